@@ -58,7 +58,7 @@ static bool fits_tiles(const struct compiled_step *compiled, const struct op *op
 {
     const struct program *prog = &compiled->prog;
     int n_operands = op->kind == OP_attention ? 1 : 2;
-    bool all = op_is_gemm(op->kind);
+    bool all = op_has(op, TRAIT_gemm);
     for (int k = 0; k < n_operands; k++)
         all = all &&
               (prog->tensors[op->in[k]].dtype == DTYPE_bf16 ||
@@ -95,7 +95,7 @@ static void add_op(const struct compiled_step *compiled, int i, double seconds,
     const struct op *op = &prog->ops[i];
     double times = program_op_runs(prog, i);
     struct report_rate *row = r->ops;
-    if (op_is_copy(op))
+    if (op_has(op, TRAIT_copy))
         return; /* copies overlap; time spent waiting for one counts for the op that waits */
     while (row < r->ops + r->n_ops && row->op != op_infos[op->kind].name)
         row++;
@@ -104,8 +104,8 @@ static void add_op(const struct compiled_step *compiled, int i, double seconds,
         r->n_ops++;
     }
     bench_add_op(row, compiled, op, times, seconds, limits);
-    if (op_is_gemm(op->kind))
-        *(op_is_conv(op->kind) ? &r->conv_flops : &r->gemm_flops) += times * op_flops(prog, op);
+    if (op_has(op, TRAIT_gemm))
+        *(op_has(op, TRAIT_conv) ? &r->conv_flops : &r->gemm_flops) += times * op_flops(prog, op);
 }
 
 static enum snug_status run_steps(struct bench *b, int n_steps, double *seconds,

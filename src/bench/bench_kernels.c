@@ -132,9 +132,9 @@ static void describe(const struct program *one, struct report_rate *row)
 {
     const struct op *op = &one->ops[0];
     const struct shape *s = &one->tensors[op->in[0]].shape;
-    tensor_id to = op->kind == OP_linear_grad_w ? op->in[1]
-                   : op_has(op, TRAIT_linear)   ? op->out[0]
-                                                : TENSOR_NONE;
+    tensor_id to = !op_has(op, TRAIT_linear)      ? TENSOR_NONE
+                   : op_layer(op) == LAYER_grad_w ? op->in[1]
+                                                  : op->out[0];
     int length = 0;
     if (to != TENSOR_NONE) {
         snprintf(row->shape, sizeof row->shape, "%lld x %lld to %lld", (long long)shape_rows(s),
@@ -182,7 +182,7 @@ enum snug_status bench_kernels(const struct compiled_step *compiled, const char 
                                     .type = cases[i].in_fp32 ? "fp32" : type};
         TRY(run_case(compiled, op, &cases[i], limits, row, err));
         double rate = row->flops / row->seconds;
-        bool is_gemm = op_is_gemm(op->kind) && !op_is_conv(op->kind);
+        bool is_gemm = op_has(op, TRAIT_gemm) && !op_has(op, TRAIT_conv);
         if (is_gemm && !cases[i].in_fp32 && rate > bench->best_gemm_flops)
             bench->best_gemm_flops = rate;
     }

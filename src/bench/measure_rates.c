@@ -85,7 +85,7 @@ static struct rate_curve *curve_of(struct machine_rates *rates, const struct pro
 static int size_bucket(const struct program *prog, const struct op *op)
 {
     double log_size = log2(op_size(prog, op));
-    long i = op_is_gemm(op->kind) ? lround(log_size - 3) : lround((log_size - 9) / 3);
+    long i = op_has(op, TRAIT_gemm) ? lround(log_size - 3) : lround((log_size - 9) / 3);
     return i < 0 ? 0 : i >= RATE_POINTS_MAX ? RATE_POINTS_MAX - 1 : (int)i;
 }
 

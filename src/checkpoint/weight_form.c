@@ -10,8 +10,7 @@ _Static_assert(WEIGHT_PIECE % QUANT_BLOCK_8 == 0 && WEIGHT_PIECE % QUANT_BLOCK_4
 static const struct op *dequantizer_of(const struct program *prog, tensor_id id)
 {
     for (int i = 0; prog->tensors[id].frozen && i < prog->n_ops; i++)
-        if ((prog->ops[i].kind == OP_dequantize || prog->ops[i].kind == OP_cast) &&
-            prog->ops[i].in[0] == id)
+        if (op_has(&prog->ops[i], TRAIT_converts) && prog->ops[i].in[0] == id)
             return &prog->ops[i];
     return NULL;
 }
@@ -30,7 +29,7 @@ struct weight_form weight_form_of(const struct program *prog, const struct exec 
         return s;
     s.dtype = prog->tensors[dequantizer->out[0]].dtype;
     s.shape = prog->tensors[dequantizer->out[0]].shape;
-    if (dequantizer->kind == OP_dequantize) {
+    if (dequantizer->n_in > 1) {
         s.scales = dequantizer->in[1];
         quant_map_make(&s.map, (int)attrs_of(dequantizer, quant)->state_bits, true);
     }
@@ -40,7 +39,8 @@ struct weight_form weight_form_of(const struct program *prog, const struct exec 
 bool weight_form_is_scales(const struct program *prog, tensor_id id)
 {
     for (int i = 0; prog->tensors[id].frozen && i < prog->n_ops; i++)
-        if (prog->ops[i].kind == OP_dequantize && prog->ops[i].in[1] == id)
+        if (op_has(&prog->ops[i], TRAIT_converts) && prog->ops[i].n_in > 1 &&
+            prog->ops[i].in[1] == id)
             return true;
     return false;
 }

@@ -26,7 +26,7 @@ static struct kernel_choice choose_kernel(const void *device, const struct progr
 {
     const struct compiled_step *s = device;
     struct kernel_choice choice = backend_choice(s->backend, prog, op, &s->facts);
-    if (op_is_collective(op->kind)) /* its workspace is the bucket, on every backend */
+    if (op_has(op, TRAIT_collective)) /* its workspace is the bucket, on every backend */
         choice = (struct kernel_choice){.kernel = choice.kernel,
                                         .workspace_bytes = (size_t)collective_work_bytes(prog, op)};
     return choice;

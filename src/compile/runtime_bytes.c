@@ -32,8 +32,7 @@ static const int64_t op_bytes = 1536, tensor_bytes_each = 1024;
 static int64_t prepared_bytes(enum op_kind kind)
 {
     return kind_has(kind, TRAIT_lm_head)  ? 160 << 10
-           : kind == OP_linear_grad_w     ? 10 << 10
-           : kind_has(kind, TRAIT_linear) ? 6 << 10
+           : kind_has(kind, TRAIT_linear) ? (op_infos[kind].layer == LAYER_grad_w ? 10 : 6) << 10
            : kind_has(kind, TRAIT_blocks) ? 48 << 10
            : kind_has(kind, TRAIT_matrix) ? 16 << 10
                                           : 0;

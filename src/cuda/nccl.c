@@ -155,9 +155,9 @@ static struct cut_range range_of(const struct group *g, const struct sharded *x,
 
 static struct sharded sharded_of(const struct group *g, int k)
 {
-    bool gathers = g->call->op->kind == OP_all_gather;
-    const struct operand *full = gathers ? &g->call->out[k] : &g->call->in[k];
-    const struct operand *shard = gathers ? &g->call->in[k] : &g->call->out[k];
+    bool reduces = op_has(g->call->op, TRAIT_reduces);
+    const struct operand *full = reduces ? &g->call->in[k] : &g->call->out[k];
+    const struct operand *shard = reduces ? &g->call->out[k] : &g->call->in[k];
     struct sharded x = {.full = full->data,
                         .shard = shard->data,
                         .dtype = full->tensor->dtype,
@@ -313,12 +313,16 @@ static void run_group(struct group *g)
     note(g, calls->group_start());
     for (int k = 0; k < g->call->op->n_in; k++) {
         struct sharded x = sharded_of(g, k);
-        if (g->call->op->kind == OP_all_reduce)
+        switch (g->call->op->kind) {
+        case OP_all_reduce:
             all_reduce(g, &x);
-        else if (g->call->op->kind == OP_reduce_scatter)
+            break;
+        case OP_reduce_scatter:
             reduce_scatter(g, &x);
-        else
+            break;
+        default:
             all_gather(g, &x);
+        }
     }
     note(g, calls->group_end());
 }
@@ -328,7 +332,7 @@ static enum snug_status run(struct direct *direct, const struct kernel_call *cal
 {
     struct group g = {.direct = direct, .call = call, .cut = collective_cut(call->op)};
     TRY(check(direct, err));
-    if (call->op->kind == OP_reduce_scatter && call->add)
+    if (call->add)
         sum_and_add(&g, work_bytes);
     else
         run_group(&g);

@@ -20,6 +20,12 @@ static enum snug_status run_over_comm(struct rank_collectives *ranks, struct com
     }
 }
 
+/* The tensor that a p2p op names: recv has no input. */
+static const struct operand *p2p_tensor(const struct kernel_call *call)
+{
+    return call->op->n_in == 0 ? &call->out[0] : &call->in[0];
+}
+
 /* The operand of a send or recv. */
 struct p2p_operand {
     void *tensor;    /* in the arena */
@@ -31,7 +37,7 @@ struct p2p_operand {
 static struct p2p_operand p2p_operand_of(const struct rank_collectives *ranks,
                                          const struct kernel_call *call)
 {
-    const struct operand *x = call->op->kind == OP_recv ? &call->out[0] : &call->in[0];
+    const struct operand *x = p2p_tensor(call);
     struct p2p_operand p2p = {.tensor = x->data, .host_data = x->data, .is_filled = true};
     p2p.n_bytes = shape_elems(&x->tensor->shape) * (int64_t)dtype_bytes(x->tensor->dtype);
     if (ranks->p2p.block != NULL) {
@@ -62,11 +68,11 @@ static enum snug_status p2p_over_comm(const struct rank_collectives *ranks,
     case OP_send:
         if (!p2p.is_filled)
             TRY(copy_and_wait(ranks, p2p.host_data, p2p.tensor, p2p.n_bytes, err));
-        return comm->table->post(comm, message_peer(call->op), p2p.host_data, p2p.n_bytes, err);
+        return comm->table->post(comm, p2p_peer(call->op), p2p.host_data, p2p.n_bytes, err);
     case OP_sent:
         return comm->table->wait_post(comm, p2p.host_data, err);
     default:
-        TRY(comm_recv(comm, message_peer(call->op), p2p.host_data, p2p.n_bytes, err));
+        TRY(comm_recv(comm, p2p_peer(call->op), p2p.host_data, p2p.n_bytes, err));
         return p2p.is_filled ? SNUG_OK
                              : copy_and_wait(ranks, p2p.tensor, p2p.host_data, p2p.n_bytes, err);
     }
@@ -77,29 +83,33 @@ static enum snug_status p2p_over_comm(const struct rank_collectives *ranks,
 static enum snug_status p2p_direct(const struct rank_collectives *ranks,
                                    const struct kernel_call *call, struct snug_error *err)
 {
-    const struct op *op = call->op;
     struct p2p_operand p2p = p2p_operand_of(ranks, call);
-    if (op->kind == OP_sent)
-        return SNUG_OK;
+    struct direct *direct;
     int peer;
-    struct direct *direct = direct_of_message(ranks, op, &peer);
-    return op->kind == OP_send ? ranks->hooks->direct->pass(direct, peer, p2p.tensor, p2p.n_bytes,
-                                                            peer, NULL, 0, call->stream, err)
-                               : ranks->hooks->direct->pass(direct, peer, NULL, 0, peer, p2p.tensor,
-                                                            p2p.n_bytes, call->stream, err);
+    switch (call->op->kind) {
+    case OP_send:
+        direct = direct_of_p2p(ranks, call->op, &peer);
+        return ranks->hooks->direct->pass(direct, peer, p2p.tensor, p2p.n_bytes, peer, NULL, 0,
+                                          call->stream, err);
+    case OP_sent:
+        return SNUG_OK;
+    default:
+        direct = direct_of_p2p(ranks, call->op, &peer);
+        return ranks->hooks->direct->pass(direct, peer, NULL, 0, peer, p2p.tensor, p2p.n_bytes,
+                                          call->stream, err);
+    }
 }
 
 static enum snug_status run_p2p(const struct rank_collectives *ranks,
                                 const struct kernel_call *call, struct snug_error *err)
 {
     const struct op *op = call->op;
-    const struct operand *x = op->kind == OP_recv ? &call->out[0] : &call->in[0];
     struct snug_error why = {0};
     enum snug_status status =
         directs_are_open(ranks) ? p2p_direct(ranks, call, &why) : p2p_over_comm(ranks, call, &why);
     return status == SNUG_OK ? SNUG_OK
                              : snug_fail(err, status, "%.400s (in %s of \"%.60s\")", why.message,
-                                         op_infos[op->kind].name, x->tensor->name);
+                                         op_infos[op->kind].name, p2p_tensor(call)->tensor->name);
 }
 
 static struct comm *group_of(const struct rank_collectives *collective_runner, const struct op *op)
@@ -113,18 +123,18 @@ static enum snug_status run(struct collective_runner *collective_runner,
 {
     struct rank_collectives *ranks = (struct rank_collectives *)collective_runner;
     const struct op *op = call->op;
-    if (op_is_message(op->kind))
+    if (op_has(op, TRAIT_p2p))
         return run_p2p(ranks, call, err);
     struct comm *comm = group_of(ranks, op);
     struct comm_tensor tensors[MAX_INPUTS];
+    bool reduces = op_has(op, TRAIT_reduces);
     struct snug_error why = {0};
     if (collective_ranks(op) != comm->n_ranks)
         return snug_fail(err, SNUG_MISMATCH, "%s was planned for %d ranks, but there are %d",
                          op_infos[op->kind].name, collective_ranks(op), comm->n_ranks);
     for (int k = 0; k < op->n_in; k++) {
-        bool gathers = op->kind == OP_all_gather;
-        const struct operand *whole = gathers ? &call->out[k] : &call->in[k];
-        const struct operand *piece = gathers ? &call->in[k] : &call->out[k];
+        const struct operand *whole = reduces ? &call->in[k] : &call->out[k];
+        const struct operand *piece = reduces ? &call->out[k] : &call->in[k];
         tensors[k] =
             (struct comm_tensor){.whole = whole->data,
                                  .piece = piece->data == whole->data ? NULL : piece->data,
@@ -138,7 +148,7 @@ static enum snug_status run(struct collective_runner *collective_runner,
     enum snug_status status = direct != NULL
                                   ? ranks->hooks->direct->run(direct, call, ranks->work_bytes, &why)
                                   : run_over_comm(ranks, comm, call, tensors, &why);
-    const struct tensor *first = (op->kind == OP_all_gather ? call->out : call->in)[0].tensor;
+    const struct tensor *first = (reduces ? call->in : call->out)[0].tensor;
     return status == SNUG_OK ? SNUG_OK
                              : snug_fail(err, status, "%.400s (in %s of \"%.60s\")", why.message,
                                          op_infos[op->kind].name, first->name);

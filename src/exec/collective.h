@@ -67,10 +67,10 @@ enum snug_status directs_open(struct rank_collectives *collective_runner,
                               const struct program *prog, struct snug_error *err);
 bool directs_are_open(const struct rank_collectives *collective_runner);
 /* The communicator of a send or recv, and the peer's rank in it. */
-struct direct *direct_of_message(const struct rank_collectives *collective_runner,
-                                 const struct op *op, int *peer);
+struct direct *direct_of_p2p(const struct rank_collectives *collective_runner, const struct op *op,
+                             int *peer);
 /* Is the peer of a send or recv not in a neighbouring stage? */
-bool message_is_far(const struct rank_collectives *collective_runner, const struct op *op);
+bool p2p_is_far(const struct rank_collectives *collective_runner, const struct op *op);
 enum snug_status directs_check(const struct rank_collectives *collective_runner,
                                struct snug_error *err);
 void directs_abort(const struct rank_collectives *collective_runner);

@@ -99,22 +99,22 @@ static enum snug_status open_one(const struct rank_collectives *ranks, struct co
     return status;
 }
 
-bool message_is_far(const struct rank_collectives *ranks, const struct op *op)
+bool p2p_is_far(const struct rank_collectives *ranks, const struct op *op)
 {
     int stage_ranks = ranks->groups == NULL ? 1 : ranks->groups[GROUP_STAGE]->n_ranks;
-    return abs(message_peer(op) - ranks->comm->rank) > stage_ranks;
+    return abs(p2p_peer(op) - ranks->comm->rank) > stage_ranks;
 }
 
 /* The index of the communicator that an op uses, or -1.  All its ranks have such ops. */
 static int direct_index(const struct rank_collectives *ranks, const struct op *op)
 {
-    if (op_is_collective(op->kind))
+    if (op_has(op, TRAIT_collective))
         return ranks->groups == NULL ? GROUP_ALL : (int)collective_group(op);
     if (op->kind != OP_send && op->kind != OP_recv)
         return -1;
-    bool goes_up = (op->kind == OP_send) == (message_peer(op) > ranks->comm->rank);
-    return message_is_far(ranks, op) ? (goes_up ? DIRECT_LAST : DIRECT_FIRST)
-                                     : (goes_up ? DIRECT_UP : DIRECT_DOWN);
+    bool goes_up = (op->kind == OP_send) == (p2p_peer(op) > ranks->comm->rank);
+    return p2p_is_far(ranks, op) ? (goes_up ? DIRECT_LAST : DIRECT_FIRST)
+                                 : (goes_up ? DIRECT_UP : DIRECT_DOWN);
 }
 
 static struct comm *comm_of(const struct rank_collectives *ranks, int which)
@@ -150,11 +150,10 @@ bool directs_are_open(const struct rank_collectives *ranks)
     return ranks->directs[GROUP_ALL] != NULL;
 }
 
-struct direct *direct_of_message(const struct rank_collectives *ranks, const struct op *op,
-                                 int *peer)
+struct direct *direct_of_p2p(const struct rank_collectives *ranks, const struct op *op, int *peer)
 {
     int which = direct_index(ranks, op);
-    *peer = message_is_far(ranks, op) ? 1 - ranks->groups[GROUP_ENDS]->rank : message_peer(op);
+    *peer = p2p_is_far(ranks, op) ? 1 - ranks->groups[GROUP_ENDS]->rank : p2p_peer(op);
     return ranks->directs[which];
 }
 

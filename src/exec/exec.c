@@ -95,7 +95,7 @@ static enum snug_status find_waits(struct exec *exec, struct snug_error *err)
         exec->fetched[t] = TENSOR_NONE;
     for (int i = 0; i < prog->n_ops; i++) {
         exec->number[i] = -1;
-        if (prog->ops[i].kind == OP_prefetch)
+        if (op_infos[prog->ops[i].kind].reads_pool != 0)
             exec->fetched[prog->ops[i].out[0]] = prog->ops[i].in[0];
     }
     return SNUG_OK;
@@ -126,7 +126,7 @@ static enum snug_status open_lane(struct exec *exec, struct exec *shared, struct
         return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
     TRY(find_waits(exec, err));
     for (int i = 0; i < prog->n_ops; i++)
-        n_copies += op_is_copy(&prog->ops[i]);
+        n_copies += op_has(&prog->ops[i], TRAIT_copy);
     if (shared != NULL)
         exec->pool = shared->pool;
     else if (exec->plan->pool_bytes > 0)
@@ -433,7 +433,7 @@ enum snug_status exec_run_section(struct exec *exec, int begin, int end, int mic
         TRY(comm_check(exec->facts.comm, err));
         if (exec->stop != NULL && exec->hooks == NULL && exec->stop(exec->stop_user))
             return snug_fail(err, SNUG_INTERRUPTED, "stopped on request");
-        if (op_is_copy(&exec->prog->ops[i])) {
+        if (op_has(&exec->prog->ops[i], TRAIT_copy)) {
             set_call(exec, i, micro); /* safe: an op's copy is never in flight twice */
             TRY(issue_copy(exec, i, err));
             newest = i;

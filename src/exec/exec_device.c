@@ -29,7 +29,7 @@ static enum snug_status make_events(void ***events, const struct exec *exec, boo
     if (*events == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
     for (int i = 0; i < n; i++)
-        if (!of_copies || (i < n - 1 && op_is_copy(&exec->prog->ops[i])))
+        if (!of_copies || (i < n - 1 && op_has(&exec->prog->ops[i], TRAIT_copy)))
             TRY(exec->hooks->event_make(&(*events)[i], err));
     return SNUG_OK;
 }
@@ -45,7 +45,7 @@ static int64_t bucket_bytes(const struct program *prog)
 {
     int64_t most = 0;
     for (int i = 0; i < prog->n_ops; i++)
-        if (op_is_collective(prog->ops[i].kind) && prog->ops[i].work != TENSOR_NONE &&
+        if (op_has(&prog->ops[i], TRAIT_collective) && prog->ops[i].work != TENSOR_NONE &&
             tensor_bytes(prog, prog->ops[i].work) > most)
             most = tensor_bytes(prog, prog->ops[i].work);
     return most;
@@ -91,21 +91,16 @@ enum snug_status device_run_copy(struct exec *exec, int i, struct snug_error *er
     return exec->hooks->finish_copies(exec->facts.device, err);
 }
 
-static bool leaves(enum op_kind kind)
-{
-    return kind_has(kind, TRAIT_leaves);
-}
-
 void *device_stream_of(const struct exec *exec, const struct op *op)
 {
     const struct device_hooks *hooks = exec->hooks;
     struct device *device = exec->facts.device;
-    bool is_far = op->kind == OP_send && exec->facts.comm != NULL &&
-                  message_is_far(&exec->collective_runner, op);
-    return !op_is_copy(op)    ? hooks->stream(device)
-           : is_far           ? hooks->far_stream(device)
-           : leaves(op->kind) ? hooks->evict_stream(device)
-                              : hooks->copy_stream(device);
+    bool is_far =
+        op->kind == OP_send && exec->facts.comm != NULL && p2p_is_far(&exec->collective_runner, op);
+    return !op_has(op, TRAIT_copy)    ? hooks->stream(device)
+           : is_far                   ? hooks->far_stream(device)
+           : op_has(op, TRAIT_leaves) ? hooks->evict_stream(device)
+                                      : hooks->copy_stream(device);
 }
 
 /* A device-to-device send is in flight between `send` and `sent`; `sent` waits for its arrival. */
@@ -147,18 +142,19 @@ enum snug_status device_issue_copy(struct exec *exec, int i, struct snug_error *
         exec->number[i] = copies_issue(exec->copies, i);
         return SNUG_OK;
     }
-    enum op_kind kind = exec->prog->ops[i].kind;
+    const struct op *op = &exec->prog->ops[i];
+    bool leaves = op_has(op, TRAIT_leaves), evicts = op_infos[op->kind].writes_pool != 0;
     void *stream = exec->calls[i].stream;
     TRY(hooks->event_record(exec->forked, hooks->stream(device), err));
     TRY(hooks->event_wait(stream, exec->forked, err));
-    if (!leaves(kind) && exec->newest_eviction >= 0)
+    if (!leaves && exec->newest_eviction >= 0)
         TRY(hooks->event_wait(stream, exec->copied[exec->newest_eviction], err));
-    if (leaves(kind) && is_in_flight(exec, exec->waits_for[i]))
+    if (leaves && is_in_flight(exec, exec->waits_for[i]))
         TRY(hooks->event_wait(stream, exec->copied[exec->waits_for[i]], err));
     TRY(wait_for_send(exec, i, err));
     exec->number[i] = exec->n_issued++;
-    exec->newest_eviction = kind == OP_evict ? i : leaves(kind) ? exec->newest_eviction : -1;
-    exec->newest_fetch = leaves(kind) ? exec->newest_fetch : i;
+    exec->newest_eviction = evicts ? i : leaves ? exec->newest_eviction : -1;
+    exec->newest_fetch = leaves ? exec->newest_fetch : i;
     TRY(exec->kernels[i]->run(&exec->calls[i], err));
     return hooks->event_record(exec->copied[i], stream, err);
 }
@@ -168,7 +164,7 @@ enum snug_status device_wait_for_copy(struct exec *exec, int copy, struct snug_e
     if (exec->copies != NULL)
         return copies_wait(exec->copies, exec->number[copy], err);
     void *kernels = exec->hooks->stream(exec->facts.device);
-    if (leaves(exec->prog->ops[copy].kind) && exec->newest_fetch >= 0)
+    if (op_has(&exec->prog->ops[copy], TRAIT_leaves) && exec->newest_fetch >= 0)
         TRY(exec->hooks->event_wait(kernels, exec->copied[exec->newest_fetch], err));
     return exec->hooks->event_wait(kernels, exec->copied[copy], err);
 }
@@ -184,7 +180,7 @@ enum snug_status device_join_copies(struct exec *exec, int newest, struct snug_e
 enum snug_status device_run_alone(struct exec *exec, int i, int micro, struct snug_error *err)
 {
     const struct op *op = &exec->prog->ops[i];
-    void *end = op_is_copy(op) ? exec->copied[i] : exec->forked;
+    void *end = op_has(op, TRAIT_copy) ? exec->copied[i] : exec->forked;
     TRY(wait_for_send(exec, i, err));
     TRY(exec_run_op(exec, i, micro, err));
     TRY(exec->hooks->event_record(end, exec->calls[i].stream, err));
@@ -210,7 +206,7 @@ static enum snug_status time_section(struct exec *exec, int begin, int end, int 
     TRY(device_finish(exec, err));
     void *before = exec->timed[prog->n_ops];
     for (int i = begin; i < end; i++) {
-        if (!op_runs_in(prog, &prog->ops[i], micro) || op_is_copy(&prog->ops[i]))
+        if (!op_runs_in(prog, &prog->ops[i], micro) || op_has(&prog->ops[i], TRAIT_copy))
             continue;
         exec->op_seconds[i] += exec->hooks->event_seconds(before, exec->timed[i]);
         before = exec->timed[i];
@@ -263,8 +259,8 @@ static bool needs_host(const struct exec *exec, const struct part_range *range)
 {
     for (int i = range->begin; i < range->end; i++) {
         const struct op *op = &exec->prog->ops[i];
-        if (op_is_copy(op) && op_runs_in(exec->prog, op, range->micro) &&
-            (exec->copies != NULL || op_is_message(op->kind)))
+        if (op_has(op, TRAIT_copy) && op_runs_in(exec->prog, op, range->micro) &&
+            (exec->copies != NULL || op_has(op, TRAIT_p2p)))
             return true;
     }
     return false;

@@ -101,12 +101,19 @@ static enum snug_status assign_offsets(struct allocator *r, struct snug_error *e
 {
     for (int i = 0; i < r->prog->n_ops; i++) {
         const struct op *op = &r->prog->ops[i];
-        if (op->kind == OP_send)
+        switch (op->kind) {
+        case OP_send:
             TRY(post(r, i, op->in[0], err));
-        else if (op->kind == OP_sent)
+            break;
+        case OP_sent:
             TRY(release(r, i, op->in[0], err));
-        else if (op->kind == OP_recv)
+            break;
+        case OP_recv:
             receive(r, i, op->out[0]);
+            break;
+        default:
+            break;
+        }
     }
     return SNUG_OK;
 }

@@ -15,30 +15,20 @@
 #include "ir/program.h"
 
 enum { COLLECTIVE_RANKS, COLLECTIVE_UNIT, COLLECTIVE_OWNER, COLLECTIVE_GROUP };
-enum { MESSAGE_PEER };
+enum { P2P_PEER };
 
 /* All ranks; the ranks of the same pipeline stage; the first and the last stage of a pipeline. */
 enum collective_group { GROUP_ALL, GROUP_STAGE, GROUP_ENDS, COLLECTIVE_GROUPS };
 
-static inline bool op_is_collective(enum op_kind kind)
+static inline int p2p_peer(const struct op *op)
 {
-    return kind_has(kind, TRAIT_collective);
+    return (int)attrs_of(op, options)->options.value[P2P_PEER];
 }
 
-static inline bool op_is_message(enum op_kind kind)
-{
-    return kind_has(kind, TRAIT_p2p);
-}
-
-static inline int message_peer(const struct op *op)
-{
-    return (int)attrs_of(op, options)->options.value[MESSAGE_PEER];
-}
-
-static inline struct attrs message_attrs(int peer)
+static inline struct attrs p2p_attrs(int peer)
 {
     struct attrs attrs = ATTRS(options);
-    attrs.options.options.value[MESSAGE_PEER] = peer;
+    attrs.options.options.value[P2P_PEER] = peer;
     return attrs;
 }
 
@@ -72,12 +62,12 @@ static inline struct cut collective_cut(const struct op *op)
 /* The whole tensor and this rank's range of pair k. */
 static inline tensor_id collective_whole(const struct op *op, int k)
 {
-    return op->kind == OP_all_gather ? op->out[k] : op->in[k];
+    return op_has(op, TRAIT_reduces) ? op->in[k] : op->out[k];
 }
 
 static inline tensor_id collective_piece(const struct op *op, int k)
 {
-    return op->kind == OP_all_gather ? op->in[k] : op->out[k];
+    return op_has(op, TRAIT_reduces) ? op->out[k] : op->in[k];
 }
 
 /* Bytes of all whole tensors. */

@@ -85,7 +85,7 @@ static double cost_head_train(const struct program *prog, const struct op *op)
 static double cost_conv2d(const struct program *prog, const struct op *op)
 {
     const struct shape *w = &prog->tensors[op->in[1]].shape;
-    double n_out = elems(prog, op->kind == OP_conv2d ? op->out[0] : op->in[0]);
+    double n_out = elems(prog, op_layer(op) == LAYER_forward ? op->out[0] : op->in[0]);
     return 2 * n_out * (double)(w->dim[1] * w->dim[2] * w->dim[3]);
 }
 
@@ -106,19 +106,23 @@ static double cost_orthogonalize(const struct program *prog, const struct op *op
            (4 * n * elems_of_x + 2 * n * n * n);
 }
 
-/* Counts the left and right statistics, and the multiplication of the gradient by two matrices (in
- * soap, into the eigenbasis and back).  Roots and eigenvectors are not counted: they are not
- * computed in every step. */
+/* Counts the left and right statistics, and the multiplication of the gradient by two matrices.
+ * Roots and eigenvectors are not counted: they are not computed in every step. */
 static double cost_precondition(const struct program *prog, const struct op *op)
 {
-    bool is_soap = op->kind == OP_soap;
-    double block =
-        attrs_of(op, options)->options.value[is_soap ? SOAP_max_dim : PRECONDITION_block];
+    double block = attrs_of(op, options)->options.value[PRECONDITION_block];
     struct matrix m = matrix_of(&prog->tensors[op->in[MATRIX_GRADIENT]].shape, 1);
     double rows = (double)m.rows, cols = (double)m.cols;
-    double left = is_soap && rows > block ? 0 : fmin(rows, block);
-    double right = is_soap && cols > block ? 0 : fmin(cols, block);
-    return (is_soap ? 6 : 4) * rows * cols * (left + right);
+    return 4 * rows * cols * (fmin(rows, block) + fmin(cols, block));
+}
+
+/* The same, into the eigenbasis and back; a side longer than max_dim is not rotated. */
+static double cost_soap(const struct program *prog, const struct op *op)
+{
+    double most = attrs_of(op, options)->options.value[SOAP_max_dim];
+    struct matrix m = matrix_of(&prog->tensors[op->in[MATRIX_GRADIENT]].shape, 1);
+    double rows = (double)m.rows, cols = (double)m.cols;
+    return 6 * rows * cols * ((rows > most ? 0 : rows) + (cols > most ? 0 : cols));
 }
 
 static cost_rule *const rules[OP_COUNT] = {

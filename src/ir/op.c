@@ -35,6 +35,7 @@ struct attrs attrs_default(enum attr_family family)
 #define OUTPUT(k)               (1u << (k))
 #define EVERY_OUTPUT            ((1u << MAX_OUTPUTS) - 1)
 #define IDS(input, table, by)   .ids = {input, table, IDS_##by}
+#define COLUMN_SUMS(k)          .column_sums = k
 #define A(name)                 ATTR_BIT(name)
 #define OR_A(f, name)           | A(name)
 #define BITS_OF(which)          (0 ATTRS_OF_common(OR_A, common) ATTRS_OF_##which(OR_A, which))

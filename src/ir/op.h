@@ -211,23 +211,26 @@ struct op {
 };
 
 /* Classes of ops.  Code tests for a trait instead of listing the ops that have it. */
-#define TRAIT_LIST(X)                                                                         \
-    X(effect)           /* has side effects (weights, the scalar table): never dead code */   \
-    X(copy)             /* runs on the copy lane, concurrently with compute */                \
-    X(leaves)           /* a copy out of the arena: to the offload pool or to another rank */ \
-    X(collective)       /* runs together with all ranks of a group */                         \
-    X(p2p)              /* exchanges data with one other rank */                              \
-    X(gemm)             /* its flops are those of matmuls or convolutions */                  \
-    X(linear)           /* a linear layer, or one of its gradients */                         \
-    X(conv)             /* a convolution, or one of its gradients */                          \
-    X(attention)        /* attention, or its gradient */                                      \
-    X(batch_statistics) /* normalizes over the samples of a micro-batch */                    \
-    X(loss)             /* a loss; the predictions are input 0 */                             \
-    X(lm_head)          /* the LM head fused with the loss; never materializes the logits */  \
-    X(table)            /* inputs 1 and up are embedding or position tables */                \
-    X(matrix)           /* an optimizer direction that needs the whole matrix */              \
-    X(blocks)           /* a matrix direction that preconditions blocks */                    \
-    X(lapack)           /* a matrix direction that needs eigenvectors or matrix roots */      \
+#define TRAIT_LIST(X)                                                                           \
+    X(effect)           /* has side effects (weights, the scalar table): never dead code */     \
+    X(copy)             /* runs on the copy lane, concurrently with compute */                  \
+    X(leaves)           /* a copy out of the arena: to the offload pool or to another rank */   \
+    X(collective)       /* runs together with all ranks of a group */                           \
+    X(reduces)          /* a collective that sums; its full tensors are the inputs */           \
+    X(gathers)          /* a collective whose results are full tensors on every rank */         \
+    X(p2p)              /* exchanges data with one other rank */                                \
+    X(gemm)             /* its flops are those of matmuls or convolutions */                    \
+    X(linear)           /* a linear layer, or one of its gradients */                           \
+    X(conv)             /* a convolution, or one of its gradients */                            \
+    X(attention)        /* attention, or its gradient */                                        \
+    X(batch_statistics) /* normalizes over the samples of a micro-batch */                      \
+    X(loss)             /* a loss; the predictions are input 0 */                               \
+    X(lm_head)          /* the LM head fused with the loss; never materializes the logits */    \
+    X(table)            /* inputs 1 and up are embedding or position tables */                  \
+    X(converts)         /* output 0 is input 0 in another dtype; input 1, if any, its scales */ \
+    X(matrix)           /* an optimizer direction that needs the whole matrix */                \
+    X(blocks)           /* a matrix direction that preconditions blocks */                      \
+    X(lapack)           /* a matrix direction that needs eigenvectors or matrix roots */        \
     X(grad)             /* belongs to backward: the gradient of another op */
 enum op_trait_index {
 #define TRAIT_INDEX(name) TRAIT_INDEX_##name,
@@ -248,14 +251,21 @@ struct op_ids {
     enum ids_dimension dimension;
 };
 
+/* What a layer with a weight (linear, conv2d) computes: its result, or the gradient of its input or
+ * weight. */
+enum layer_part { LAYER_none, LAYER_forward, LAYER_grad_x, LAYER_grad_w };
+
 struct op_info {
     const char *name;
     int min_in, max_in, min_out, max_out;
     unsigned inplace, accumulates, keeps_f32, makes_u8; /* one bit per operand */
+    unsigned reads_pool, writes_pool, unread;
     unsigned traits;
     enum attr_family family;
     uint64_t attrs; /* one ATTR_BIT per attribute that it reads */
     struct op_ids ids;
+    enum layer_part layer;
+    int column_sums; /* this output holds the column sums of output 0; 0 if none does */
 };
 extern const struct op_info op_infos[OP_COUNT];
 
@@ -268,8 +278,16 @@ static inline bool op_has(const struct op *op, enum op_trait trait)
     return kind_has(op->kind, trait);
 }
 
+static inline enum layer_part op_layer(const struct op *op)
+{
+    return op_infos[op->kind].layer;
+}
+
 /* kind_reads(OP_linear, layout): do ops of this kind read this attribute? */
 #define kind_reads(kind, name) ((op_infos[kind].attrs & ATTR_BIT(name)) != 0)
+
+/* op_reads_attrs(op, update): does the op read the attributes of this family? */
+#define op_reads_attrs(op, which) (op_infos[(op)->kind].family == FAMILY_##which)
 
 /* attrs_of(op, attention)->heads: the attributes of an op.  The family must be that of the op's
  * kind; debug builds assert this. */
@@ -279,6 +297,13 @@ static inline bool op_has(const struct op *op, enum op_trait trait)
 #else
 #define attrs_of(op, which) (&(op)->attrs.which)
 #endif
+
+/* The output with the column sums of output 0; TENSOR_NONE if it is left out, or if the op has none. */
+static inline tensor_id op_column_sums(const struct op *op)
+{
+    int k = op_infos[op->kind].column_sums;
+    return k > 0 && k < op->n_out ? op->out[k] : TENSOR_NONE;
+}
 
 /* The dropout rate of an op of any family, 0 if it has none, and the site of its mask. */
 static inline struct dropout_attrs op_dropout(const struct op *op)
@@ -296,19 +321,6 @@ static inline struct dropout_attrs op_dropout(const struct op *op)
     default:
         return none;
     }
-}
-
-static inline bool op_is_copy(const struct op *op)
-{
-    return op_has(op, TRAIT_copy);
-}
-static inline bool op_is_gemm(enum op_kind kind)
-{
-    return kind_has(kind, TRAIT_gemm);
-}
-static inline bool op_is_conv(enum op_kind kind)
-{
-    return kind_has(kind, TRAIT_conv);
 }
 
 /* The inputs of update.  Output k is input k + UPDATE_WEIGHT. */

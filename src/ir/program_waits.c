@@ -25,9 +25,9 @@ static int wait_of(const struct lane *lane, int i)
     const struct op *op = &lane->prog->ops[i];
     if (op->kind == OP_sent)
         return op->in[0] == TENSOR_NONE ? -1 : lane->sent_by[op->in[0]];
-    if (op->kind == OP_evict || op->kind == OP_send)
+    if (op_has(op, TRAIT_leaves))
         return newest_writer(lane, op);
-    if (op_is_copy(op))
+    if (op_has(op, TRAIT_copy))
         return -1;
     return i == program_section_last(lane->prog, i) ? lane->newest : newest_writer(lane, op);
 }
@@ -53,7 +53,7 @@ void program_find_waits(const struct program *prog, bool is_last_round, int *wai
     for (int i = 0; i < prog->n_ops; i++) {
         bool runs = !prog->ops[i].in_last || is_last_round;
         waits_for[i] = runs ? wait_of(&lane, i) : -1;
-        if (runs && op_is_copy(&prog->ops[i]))
+        if (runs && op_has(&prog->ops[i], TRAIT_copy))
             issue(&lane, i);
         if (i == program_section_last(prog, i)) {
             lane.section_begin = i + 1;

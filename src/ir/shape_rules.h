@@ -39,6 +39,6 @@ static inline enum snug_status shape_none(const struct program *prog, const stru
 
 /* shape_update.c */
 shape_rule shape_update, shape_adafactor, shape_amos, shape_prodigy_sums, shape_average,
-    shape_direction, shape_dequantize, shape_collective;
+    shape_average_keep, shape_direction, shape_dequantize, shape_collective;
 
 #endif

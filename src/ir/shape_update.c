@@ -104,8 +104,8 @@ enum snug_status shape_prodigy_sums(const struct program *prog, const struct op 
 }
 
 /* z and an EMA are as large as the weight.  A queue holds several copies of the weight. */
-enum snug_status shape_average(const struct program *prog, const struct op *op, struct shape *out,
-                               struct snug_error *err)
+static enum snug_status check_average(const struct program *prog, const struct op *op,
+                                      struct snug_error *err)
 {
     bool queue = attrs_of(op, average)->average == AVERAGE_queue;
     if (op->in[1] == TENSOR_NONE || op->in[2] == TENSOR_NONE)
@@ -115,22 +115,38 @@ enum snug_status shape_average(const struct program *prog, const struct op *op, 
     if (queue ? kept % n != 0 : kept != n)
         return wrong(prog, op, 2, queue ? "whole copies of the weight" : "as large as the weight",
                      err);
-    out[0] = *in_shape(prog, op, op->kind == OP_average_keep ? 2 : 1);
+    return SNUG_OK;
+}
+
+enum snug_status shape_average(const struct program *prog, const struct op *op, struct shape *out,
+                               struct snug_error *err)
+{
+    TRY(check_average(prog, op, err));
+    out[0] = *in_shape(prog, op, 1);
+    return SNUG_OK;
+}
+
+enum snug_status shape_average_keep(const struct program *prog, const struct op *op,
+                                    struct shape *out, struct snug_error *err)
+{
+    TRY(check_average(prog, op, err));
+    out[0] = *in_shape(prog, op, 2);
     return SNUG_OK;
 }
 
 /* The size of state k of a matrix optimizer; 0 if it is left out. */
 static int64_t direction_state_elems(const struct op *op, int k, const struct shape *g)
 {
-    bool is_soap = op->kind == OP_soap,
-         is_left = k == STATE_l || k == STATE_pl || k == STATE_l_then;
+    bool in_blocks = op_has(op, TRAIT_blocks);
+    bool is_left = k == STATE_l || k == STATE_pl || k == STATE_l_then;
     if (k == STATE_m || k == STATE_v)
         return shape_elems(g);
-    if (is_soap && (k >= op->n_in - MATRIX_STATES || op->in[MATRIX_STATES + k] == TENSOR_NONE))
+    if (!in_blocks && (k >= op->n_in - MATRIX_STATES || op->in[MATRIX_STATES + k] == TENSOR_NONE))
         return 0;
-    struct matrix m = matrix_of(
-        g, is_soap ? INT64_MAX : (int64_t)attrs_of(op, options)->options.value[PRECONDITION_block]);
-    if (is_soap)
+    struct matrix m =
+        matrix_of(g, in_blocks ? (int64_t)attrs_of(op, options)->options.value[PRECONDITION_block]
+                               : INT64_MAX);
+    if (!in_blocks)
         return is_left ? m.rows * m.rows : m.cols * m.cols;
     return is_left ? matrix_left_elems(&m) : matrix_right_elems(&m);
 }
@@ -198,7 +214,7 @@ enum snug_status shape_collective(const struct program *prog, const struct op *o
             return snug_fail(err, SNUG_BAD_PROGRAM,
                              "%s: \"%s\" does not have the dtype of the other operands", name,
                              prog->tensors[whole].name);
-        if (op->kind == OP_all_reduce && piece != whole)
+        if (op_has(op, TRAIT_reduces) && op_has(op, TRAIT_gathers) && piece != whole)
             return snug_fail(err, SNUG_BAD_PROGRAM, "%s: \"%s\" must be summed in place", name,
                              prog->tensors[whole].name);
         if (piece != TENSOR_NONE && tensor_elems(prog, piece) > tensor_elems(prog, whole))

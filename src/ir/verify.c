@@ -153,23 +153,28 @@ static enum snug_status verify_direction(struct state *s, const struct op *op)
     return SNUG_OK;
 }
 
-/* Only prefetch reads offloaded tensors, and only evict writes them; wait_copy names any tensor. */
+/* Only prefetch reads offloaded tensors, and only evict writes them. */
 static enum snug_status verify_offloaded(struct state *s, const struct op *op)
 {
     const struct tensor *tensors = s->prog->tensors;
-    for (int k = 0; k < op->n_in && op->kind != OP_wait_copy; k++)
-        if (op->in[k] != TENSOR_NONE && tensors[op->in[k]].offloaded != (op->kind == OP_prefetch))
+    const struct op_info *info = &op_infos[op->kind];
+    for (int k = 0; k < op->n_in; k++) {
+        bool in_pool = info->reads_pool >> k & 1, is_read = (info->unread >> k & 1) == 0;
+        if (op->in[k] != TENSOR_NONE && is_read && tensors[op->in[k]].offloaded != in_pool)
             return bad(s,
-                       op->kind == OP_prefetch ? "must be offloaded to be prefetched"
-                                               : "is offloaded: only prefetch may read it",
+                       in_pool ? "must be offloaded to be prefetched"
+                               : "is offloaded: only prefetch may read it",
                        op->in[k]);
-    for (int k = 0; k < op->n_out; k++)
-        if (op->out[k] != TENSOR_NONE && tensors[op->out[k]].offloaded != (op->kind == OP_evict))
+    }
+    for (int k = 0; k < op->n_out; k++) {
+        bool in_pool = info->writes_pool >> k & 1;
+        if (op->out[k] != TENSOR_NONE && tensors[op->out[k]].offloaded != in_pool)
             return bad(s,
-                       op->kind == OP_evict ? "must be offloaded: evict writes to the offload pool"
-                                            : "is offloaded: only evict may write it",
+                       in_pool ? "must be offloaded: evict writes to the offload pool"
+                               : "is offloaded: only evict may write it",
                        op->out[k]);
-    if (!op_is_copy(op) || op_is_collective(op->kind) || op_is_message(op->kind))
+    }
+    if (!op_has(op, TRAIT_copy) || op_has(op, TRAIT_collective) || op_has(op, TRAIT_p2p))
         return SNUG_OK;
     if (op->out[0] == TENSOR_NONE || tensors[op->in[0]].dtype != tensors[op->out[0]].dtype)
         return bad(s, "does not have the dtype of the tensor that is copied to it", op->out[0]);
@@ -221,7 +226,7 @@ enum snug_status program_verify(const struct program *prog, struct snug_error *e
             status = verify_outputs(&s, op);
         if (status == SNUG_OK)
             status = verify_offloaded(&s, op);
-        if (status == SNUG_OK && op->kind == OP_update)
+        if (status == SNUG_OK && op_reads_attrs(op, update))
             status = verify_update(&s, op);
         if (status == SNUG_OK && op_has(op, TRAIT_matrix))
             status = verify_direction(&s, op);

@@ -243,7 +243,7 @@ static enum snug_status caspr_block(const struct block_work *b, double *a_square
 
 static enum snug_status each_block(struct block_work *b, real *const *states)
 {
-    bool is_caspr = op_of(b->t)->kind == OP_caspr;
+    bool is_caspr = states[STATE_l_then] != NULL;
     double a_squares = 0, u_squares = 0;
     for (int64_t i = 0; i < matrix_n_blocks(&b->l->w); i++) {
         b->at = matrix_block_at(&b->l->w, i);

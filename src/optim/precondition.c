@@ -32,14 +32,14 @@ enum snug_status precondition_emit(const struct optim_target *t, enum op_kind ki
         matrix_of(&t->prog->tensors[t->weight].shape, (int64_t)options[PRECONDITION_block]);
     struct shape left = {1, {matrix_left_elems(&w)}}, right = {1, {matrix_right_elems(&w)}};
     tensor_id states[STATE_l_then + 1];
-    int n_states = kind == OP_caspr ? STATE_l_then + 1 : STATE_l_then;
+    int n_states = op_infos[kind].max_in - MATRIX_STATES;
     TRY(optim_add_state(t, "m", DTYPE_f32, NULL, &states[STATE_m]));
     TRY(optim_add_state(t, "v", DTYPE_f32, NULL, &states[STATE_v]));
     TRY(optim_add_state(t, "l", DTYPE_f32, &left, &states[STATE_l]));
     TRY(optim_add_state(t, "r", DTYPE_f32, &right, &states[STATE_r]));
     TRY(optim_add_state(t, "pl", DTYPE_f32, &left, &states[STATE_pl]));
     TRY(optim_add_state(t, "pr", DTYPE_f32, &right, &states[STATE_pr]));
-    if (kind == OP_caspr)
+    if (n_states > STATE_l_then)
         TRY(optim_add_state(t, "l_then", DTYPE_f32, &left, &states[STATE_l_then]));
     struct optim_target apply = *t;
     apply.optimizer = &optimizer_sgd;

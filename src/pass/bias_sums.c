@@ -35,12 +35,6 @@ static bool touches(const struct program *prog, const struct op *op, tensor_id i
     return op_names_root(prog, op->n_in, op->in, tensor_root(prog, id)) || writes(prog, op, id);
 }
 
-/* The index of the output that holds the column sums of output 0, or 0 if the op has none. */
-static int sums_output(enum op_kind kind)
-{
-    return kind == OP_linear_grad_x ? 1 : kind == OP_layernorm_grad ? 3 : 0;
-}
-
 /* One attribute selects += or = for all outputs of an op.  Do its present outputs allow `how`? */
 static bool may_accumulate(const struct op *op, enum accumulate how)
 {
@@ -70,11 +64,11 @@ static void move_sums(struct program *prog, struct pass_env *env, int at)
 {
     struct op *grad = &prog->ops[at];
     int producer = producer_of(prog, at);
-    int output = producer < 0 ? 0 : sums_output(prog->ops[producer].kind);
+    int output = producer < 0 ? 0 : op_infos[prog->ops[producer].kind].column_sums;
     if (output == 0 || !may_accumulate(&prog->ops[producer], grad->attrs.accumulate))
         return;
     struct op summing = prog->ops[producer];
-    if (summing.n_out > output && summing.out[output] != TENSOR_NONE)
+    if (op_column_sums(&summing) != TENSOR_NONE)
         return; /* it already sums them, for another bias */
     summing.n_out = output + 1;
     summing.out[output] = grad->out[1];

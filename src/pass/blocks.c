@@ -87,7 +87,7 @@ static bool has_key(const struct finder *f, int at, bool by_gemms, struct key *k
     const struct op *op = &f->prog->ops[at];
     if (by_gemms) {
         *key = (struct key){.gemm = at};
-        return op_is_gemm(op->kind) && reads_parameter(f->prog, op) && at < f->n_forward - 1;
+        return op_has(op, TRAIT_gemm) && reads_parameter(f->prog, op) && at < f->n_forward - 1;
     }
     for (int k = 0; k < op->n_in; k++) {
         if (op->in[k] == TENSOR_NONE || f->prog->tensors[op->in[k]].role != ROLE_parameter)

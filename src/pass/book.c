@@ -29,7 +29,7 @@ static enum snug_status book_collectives(struct program *prog, struct pass_env *
     tensor_id id;
     TRY(add_workspace(prog, env, "work.collective", most, &id));
     for (int i = 0; i < prog->n_ops; i++)
-        if (op_is_collective(prog->ops[i].kind))
+        if (op_has(&prog->ops[i], TRAIT_collective))
             prog->ops[i].work = id;
     return SNUG_OK;
 }
@@ -44,7 +44,7 @@ enum snug_status pass_book(struct program *prog, struct pass_env *env)
         struct kernel_choice choice = env->device.choose_kernel(env->device.handle, prog, op);
         op->kernel = choice.kernel;
         op->no_alias = choice.no_alias;
-        if (op_is_collective(op->kind)) {
+        if (op_has(op, TRAIT_collective)) {
             if (choice.workspace_bytes > most_of_collectives)
                 most_of_collectives = choice.workspace_bytes;
         } else if (choice.workspace_bytes > 0) {

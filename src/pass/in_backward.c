@@ -98,11 +98,11 @@ static int later(int a, int b)
 static int ready_at(const struct moving *m, int i)
 {
     const struct program *prog = m->prog;
-    if (!op_is_collective(prog->ops[i].kind))
+    if (!op_has(&prog->ops[i], TRAIT_collective))
         return i;
     do
         i++;
-    while (i < program_body_end(prog) && !op_is_collective(prog->ops[i].kind));
+    while (i < program_body_end(prog) && !op_has(&prog->ops[i], TRAIT_collective));
     return i < program_body_end(prog) ? i : program_body_end(prog) - 1;
 }
 
@@ -113,7 +113,7 @@ static void find_place(struct moving *m, struct group *g)
     g->complete = ready_at(m, m->last_write[tensor_root(prog, g->grad)]);
     g->place = later(g->complete, m->last_touch[tensor_root(prog, g->grad)]);
     for (int i = g->begin; i < g->end; i++)
-        for (int k = 0; k < prog->ops[i].n_out && !op_is_collective(prog->ops[i].kind); k++) {
+        for (int k = 0; k < prog->ops[i].n_out && !op_has(&prog->ops[i], TRAIT_collective); k++) {
             tensor_id id = prog->ops[i].out[k];
             if (id != TENSOR_NONE && id != prog->scalars)
                 g->place = later(g->place, m->last_touch[tensor_root(prog, id)]);
@@ -139,7 +139,7 @@ static enum snug_status find_groups(struct moving *m)
             norm_of[grad] = i;
         } else if (op->kind == OP_grad_norm) {
             m->norm_at = i;
-        } else if (m->norm_at >= 0 && op_is_collective(op->kind) && op->kind != OP_all_gather) {
+        } else if (m->norm_at >= 0 && op_has(op, TRAIT_reduces)) {
             return snug_fail(m->env->err, SNUG_BAD_ARGUMENT,
                              "--update in-backward: --optimizer %s needs a sum over ranks between "
                              "its updates; use --update end",
@@ -220,7 +220,7 @@ static enum snug_status append_before_updates(struct moving *m, bool in_last)
 {
     int end = m->n_groups > 0 ? m->groups[0].begin : m->prog->n_ops;
     for (int i = m->norm_at + 1; i < end; i++)
-        if (!op_is_collective(m->prog->ops[i].kind))
+        if (!op_has(&m->prog->ops[i], TRAIT_collective))
             TRY(append_old(m, i, in_last));
     return SNUG_OK;
 }
@@ -268,7 +268,7 @@ static enum snug_status update_once(struct moving *m)
                 TRY(append_scalar_op(m, OP_check_gradient, prog->ops[g->norm_op].out[0], in_last));
             }
             for (int k = g->begin; k < g->end; k++)
-                if (!op_is_collective(prog->ops[k].kind))
+                if (!op_has(&prog->ops[k], TRAIT_collective))
                     TRY(append_old(m, k, in_last));
         }
     }
@@ -339,13 +339,14 @@ static enum snug_status append_second_half(struct moving *m, int begin, int end)
 {
     for (int i = begin; i < end; i++) {
         enum op_kind kind = m->prog->ops[i].kind;
-        if (!kind_has(kind, TRAIT_effect) || op_is_collective(kind)) { /* effects run only once */
+        if (!kind_has(kind, TRAIT_effect) ||
+            kind_has(kind, TRAIT_collective)) { /* effects run only once */
             TRY(append_again(m, i, true));
             m->env->results.repeated_flops += op_flops(m->prog, &m->prog->ops[i]);
         }
         for (int at = m->at_place[i]; at >= 0; at = m->groups[at].next_place)
             for (int k = m->groups[at].begin; k < m->groups[at].end; k++)
-                if (!op_is_collective(m->prog->ops[k].kind))
+                if (!op_has(&m->prog->ops[k], TRAIT_collective))
                     TRY(append_again(m, k, false));
     }
     return SNUG_OK;

@@ -42,7 +42,7 @@ enum snug_status pass_inference(struct program *prog, struct pass_env *env)
             removed[i] = true;
         }
     for (int i = 0; i < prog->n_ops; i++)
-        if (prog->ops[i].kind == OP_batchnorm)
+        if (op_has(&prog->ops[i], TRAIT_batch_statistics))
             TRY(use_averages(prog, &prog->ops[i], update_of, env->err));
     rewriter_drop(prog, removed);
     return SNUG_OK;

@@ -65,10 +65,11 @@ static int find_tensor(const struct visit *v, tensor_id offloaded)
 /* Does the op compute on offloaded tensors?  The copies of offload_activations.c do not count. */
 static bool touches_pool(const struct program *prog, const struct op *op)
 {
-    if (op_is_copy(op) || op->kind == OP_wait_copy)
+    if (op_has(op, TRAIT_copy))
         return false;
     for (int k = 0; k < op->n_in; k++)
-        if (op->in[k] != TENSOR_NONE && prog->tensors[op->in[k]].offloaded)
+        if (op->in[k] != TENSOR_NONE && prog->tensors[op->in[k]].offloaded &&
+            (op_infos[op->kind].unread >> k & 1) == 0)
             return true;
     return false;
 }
@@ -131,7 +132,7 @@ static enum snug_status stage_operands(struct visits *s, struct visit *v, struct
 /* Elements of the weight per piece; 0: the op is not split. */
 static int64_t piece_elems(const struct program *prog, const struct op *op)
 {
-    if (op->kind != OP_update || tensor_elems(prog, op->in[UPDATE_WEIGHT]) <= PIECE_ELEMS)
+    if (!op_reads_attrs(op, update) || tensor_elems(prog, op->in[UPDATE_WEIGHT]) <= PIECE_ELEMS)
         return 0;
     for (int k = 0; k < op->n_in; k++) /* views of views do not exist */
         if (op->in[k] != TENSOR_NONE && prog->tensors[op->in[k]].base != TENSOR_NONE)

@@ -117,10 +117,10 @@ static void mark_kinds(const struct program *prog, enum optim_kind *kinds,
         const struct op *op = &prog->ops[i];
         if (op_has(op, TRAIT_loss))
             logits = op->in[0];
-        bool is_gemm = op->kind == OP_linear || op->kind == OP_conv2d;
+        bool is_layer = op_layer(op) == LAYER_forward;
         bool is_table = op_has(op, TRAIT_table);
-        bool is_head = op_has(op, TRAIT_lm_head) || (is_gemm && op->out[0] == logits);
-        if (op->kind == OP_linear)
+        bool is_head = op_has(op, TRAIT_lm_head) || (is_layer && op->out[0] == logits);
+        if (is_layer && op_reads_attrs(op, linear))
             layouts[op->in[1]] = attrs_of(op, linear)->layout;
         if (is_head)
             kinds[op->in[1]] = OPTIM_head;

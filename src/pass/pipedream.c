@@ -46,13 +46,14 @@ static tensor_id *version_slot(const struct unrolling *u, int version, tensor_id
     return &u->pipedream->versions[(size_t)version * (size_t)u->n_tensors + (size_t)id];
 }
 
-/* embedding_grad reads its table only for the shape, so it needs no old version. */
+/* An op that reads only the shape of a weight (embedding_grad) needs no old version of it. */
 static void find_stashed(struct unrolling *u)
 {
     for (int i = u->split; i < u->body_end; i++)
         for (int k = 0; k < u->prog->ops[i].n_in; k++) {
             tensor_id id = u->prog->ops[i].in[k];
-            if (id != TENSOR_NONE && u->prog->ops[i].kind != OP_embedding_grad)
+            bool is_read = (op_infos[u->prog->ops[i].kind].unread >> k & 1) == 0;
+            if (id != TENSOR_NONE && is_read)
                 u->pipedream->is_stashed[id] = u->prog->tensors[id].role == ROLE_parameter &&
                                                !u->prog->tensors[id].frozen &&
                                                !is_shared_table(u, id);
@@ -96,7 +97,7 @@ tensor_id pipedream_version(const struct unrolling *u, bool backward, int micro,
 static struct attrs other_end(const struct unrolling *u)
 {
     int stage = unroll_is_first_stage(u) ? unroll_n_stages(u) - 1 : 0;
-    return message_attrs(rank_at(&u->env->config.ranks, stage, 0));
+    return p2p_attrs(rank_at(&u->env->config.ranks, stage, 0));
 }
 
 /* Before F: from the first stage to the last. */

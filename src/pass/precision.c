@@ -11,9 +11,10 @@
 #include "pass/pass.h"
 #include "pass/rewriter.h"
 
+/* Is input k a regression target: that of a loss whose targets are not ids? */
 static bool is_target(const struct op *op, int k)
 {
-    return op->kind == OP_mse && k == 1;
+    return op_has(op, TRAIT_loss) && op_infos[op->kind].ids.dimension == IDS_none && k == 1;
 }
 
 /* Adds a 16-bit copy of the input and redirects its readers, if it has any. */

@@ -337,7 +337,7 @@ static bool is_cheap(const struct halves *h, int block, int at, const bool *keep
 {
     const struct forward_block *b = &h->blocks.list[block];
     const struct op *op = &h->prog->ops[at];
-    if (op_is_gemm(op->kind))
+    if (op_has(op, TRAIT_gemm))
         return false;
     for (int k = 0; k < op->n_in; k++) {
         tensor_id id = op->in[k];

@@ -113,8 +113,8 @@ static enum snug_status inspect_updates(struct sharding *s)
         if (weight < 0 || op->kind == OP_sum_squares)
             continue;
         s->weights[weight].is_elementwise &=
-            op->kind == OP_update && attrs_of(op, update)->direction == DIRECTION_none;
-        for (int k = UPDATE_STATES + 1; op->kind == OP_update && k < op->n_in; k += 2)
+            op_reads_attrs(op, update) && attrs_of(op, update)->direction == DIRECTION_none;
+        for (int k = UPDATE_STATES + 1; op_reads_attrs(op, update) && k < op->n_in; k += 2)
             s->weights[weight].has_quants |= op->in[k] != TENSOR_NONE;
         count_states(s, op, seen, &s->weights[weight]);
     }
@@ -182,7 +182,7 @@ static const struct op **find_gathers(const struct program *run, struct arena *s
     const struct op **gather_of =
         arena_zeros(scratch, (size_t)run->n_tensors + 1, sizeof *gather_of);
     for (int i = run->n_ops - 1; gather_of != NULL && i >= 0; i--)
-        for (int k = 0; run->ops[i].kind == OP_all_gather && k < run->ops[i].n_out; k++)
+        for (int k = 0; op_has(&run->ops[i], TRAIT_gathers) && k < run->ops[i].n_out; k++)
             if (run->ops[i].out[k] != TENSOR_NONE)
                 gather_of[run->ops[i].out[k]] = &run->ops[i];
     return gather_of;

@@ -63,7 +63,7 @@ static enum snug_status append_collective(struct sharding *s, const struct op *o
     tensor_id nothing = TENSOR_NONE;
     struct op wait = op_make(OP_wait_copy, ATTRS(), 1, &s->in_flight[0], 1, &nothing);
     TRY(rewriter_add(&s->rw, op));
-    if (op->kind != OP_reduce_scatter || op->out[0] == op->in[0])
+    if (op_has(op, TRAIT_gathers) || op->out[0] == op->in[0])
         return SNUG_OK;
     wait.in_last = op->in_last;
     if (wait.in[0] != TENSOR_NONE)

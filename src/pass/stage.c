@@ -238,7 +238,7 @@ static enum snug_status append(struct staging *s, enum op_kind kind, struct attr
 static struct attrs peer(const struct staging *s, int stage)
 {
     const struct rank_place *ranks = &s->env->config.ranks;
-    return message_attrs(rank_at(ranks, stage, ranks->rank < 0 ? 0 : ranks->rank));
+    return p2p_attrs(rank_at(ranks, stage, ranks->rank < 0 ? 0 : ranks->rank));
 }
 
 /* Every stage receives the batch.  A wait_copy names each input, so that even an unread one gets

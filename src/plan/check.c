@@ -207,7 +207,7 @@ static enum snug_status check_against_copies(struct simulation *s, tensor_id id,
 
 static enum snug_status simulate_copies(struct simulation *s, const struct op *op)
 {
-    if (op_is_copy(op)) {
+    if (op_has(op, TRAIT_copy)) {
         s->in_flight[s->n_in_flight++] = s->op;
         return SNUG_OK;
     }

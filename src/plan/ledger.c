@@ -54,12 +54,12 @@ static void add_costs(const struct program *prog, const struct device_rates *rat
         if (is_recomputed(prog, &prog->ops[i]))
             plan->recompute_flops += times * flops;
         const struct op *op = &prog->ops[i];
-        if (op_is_message(op->kind))
-            so_far.compute += times * message_seconds(prog, op, rates);
-        else if (op_is_collective(op->kind))
+        if (op_has(op, TRAIT_p2p))
+            so_far.compute += times * p2p_seconds(prog, op, rates);
+        else if (op_has(op, TRAIT_collective))
             so_far.collective += times * collective_seconds(prog, op, rates);
-        else if (op_is_copy(op))
-            *(op->kind == OP_evict ? &so_far.evict : &so_far.prefetch) +=
+        else if (op_has(op, TRAIT_copy))
+            *(op_infos[op->kind].writes_pool != 0 ? &so_far.evict : &so_far.prefetch) +=
                 times * op_read_bytes(prog, op) / rates->pool_bytes_per_s;
         else
             so_far.compute += times * op_seconds(prog, op, rates);

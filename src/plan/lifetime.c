@@ -46,7 +46,7 @@ static void extend_copies(const struct program *prog, struct plan *plan, int fir
                           int done)
 {
     for (int i = first; i <= last; i++)
-        if (op_is_copy(&prog->ops[i]))
+        if (op_has(&prog->ops[i], TRAIT_copy))
             touch_operands(prog, plan, &prog->ops[i], done);
 }
 
@@ -59,7 +59,7 @@ static void extend_in_round(const struct program *prog, struct plan *plan, const
     for (int i = 0; i < prog->n_ops; i++) {
         if (prog->ops[i].in_last && !is_last_round) {
             ; /* does not run */
-        } else if (op_is_copy(&prog->ops[i])) {
+        } else if (op_has(&prog->ops[i], TRAIT_copy)) {
             newest = i;
         } else if (waits_for[i] >= oldest) {
             extend_copies(prog, plan, oldest, waits_for[i], i);
@@ -75,7 +75,7 @@ static void extend_in_round(const struct program *prog, struct plan *plan, const
 static bool has_copies(const struct program *prog)
 {
     for (int i = 0; i < prog->n_ops; i++)
-        if (op_is_copy(&prog->ops[i]))
+        if (op_has(&prog->ops[i], TRAIT_copy))
             return true;
     return false;
 }

@@ -69,7 +69,7 @@ double collective_seconds(const struct program *prog, const struct op *op,
                           const struct device_rates *rates);
 
 /* The seconds that a recv waits for its message; 0 for send. */
-double message_seconds(const struct program *prog, const struct op *op,
-                       const struct device_rates *rates);
+double p2p_seconds(const struct program *prog, const struct op *op,
+                   const struct device_rates *rates);
 
 #endif

@@ -19,7 +19,7 @@ static double least_of(double size, int64_t dimension)
 static double least_dimension(const struct program *prog, const struct op *op)
 {
     double size = INFINITY;
-    if (op->kind == OP_conv2d_grad_w)
+    if (op_has(op, TRAIT_conv) && op_layer(op) == LAYER_grad_w)
         return least_of((double)shape_last(&prog->tensors[op->in[1]].shape),
                         shape_last(&prog->tensors[op->in[0]].shape) *
                             attrs_of(op, image)->kernel_h * attrs_of(op, image)->kernel_w);
@@ -40,7 +40,7 @@ double op_size(const struct program *prog, const struct op *op)
 {
     if (op_has(op, TRAIT_attention))
         return (double)prog->tensors[op->in[0]].shape.dim[1];
-    return op_is_gemm(op->kind) ? least_dimension(prog, op) : op_moved_bytes(prog, op);
+    return op_has(op, TRAIT_gemm) ? least_dimension(prog, op) : op_moved_bytes(prog, op);
 }
 
 enum dtype op_dtype(const struct program *prog, const struct op *op)
@@ -55,15 +55,14 @@ enum dtype op_dtype(const struct program *prog, const struct op *op)
 
 int op_variant(const struct op *op)
 {
-    bool is_update = op->kind == OP_update;
-    return is_update ? (int)attrs_of(op, update)->state_bits +
-                           (attrs_of(op, update)->stochastic ? 100 : 0)
-                     : 0;
+    return op_reads_attrs(op, update) ? (int)attrs_of(op, update)->state_bits +
+                                            (attrs_of(op, update)->stochastic ? 100 : 0)
+                                      : 0;
 }
 
 double op_work(const struct program *prog, const struct op *op)
 {
-    return op_is_gemm(op->kind) ? op_flops(prog, op) : op_moved_bytes(prog, op);
+    return op_has(op, TRAIT_gemm) ? op_flops(prog, op) : op_moved_bytes(prog, op);
 }
 
 /* ---- measured devices ------------------------------------------------------------------------ */
@@ -73,7 +72,7 @@ static enum op_kind like(enum op_kind kind)
 {
     if (kind_has(kind, TRAIT_lm_head) && kind != OP_linear_cross_entropy_train)
         return OP_linear_cross_entropy_train;
-    return op_is_gemm(kind) ? OP_linear : OP_add_layernorm;
+    return kind_has(kind, TRAIT_gemm) ? OP_linear : OP_add_layernorm;
 }
 
 static const struct rate_curve *find_curve(const struct device_rates *rates, enum op_kind kind,
@@ -129,7 +128,7 @@ static double gemm_rate(const struct program *prog, const struct op *op,
 
 double op_seconds(const struct program *prog, const struct op *op, const struct device_rates *rates)
 {
-    bool is_gemm = op_is_gemm(op->kind);
+    bool is_gemm = op_has(op, TRAIT_gemm);
     double work = op_work(prog, op), by_bytes = op_moved_bytes(prog, op) / rates->bytes;
     const struct rate_curve *curve =
         find_curve(rates, op->kind, op_dtype(prog, op), op_variant(op));
@@ -151,7 +150,8 @@ double op_seconds(const struct program *prog, const struct op *op, const struct 
 double collective_seconds(const struct program *prog, const struct op *op,
                           const struct device_rates *rates)
 {
-    double n = collective_ranks(op), phases = op->kind == OP_all_reduce ? 2 : 1;
+    double n = collective_ranks(op);
+    double phases = op_has(op, TRAIT_reduces) && op_has(op, TRAIT_gathers) ? 2 : 1;
     double share = collective_cut(op).owner == CUT_OVER_ALL ? (n - 1) / n : n - 1;
     if (n < 2 || !(rates->network_bytes > 0))
         return 0;
@@ -159,8 +159,8 @@ double collective_seconds(const struct program *prog, const struct op *op,
                      (n - 1) * rates->message_seconds);
 }
 
-double message_seconds(const struct program *prog, const struct op *op,
-                       const struct device_rates *rates)
+double p2p_seconds(const struct program *prog, const struct op *op,
+                   const struct device_rates *rates)
 {
     if (op->kind != OP_recv || !(rates->network_bytes > 0))
         return 0;

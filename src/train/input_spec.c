@@ -42,7 +42,8 @@ enum snug_status input_spec_of(const struct program *prog, struct input_spec *in
         return SNUG_OK;
     }
     bool tokens = prog->tensors[input_spec->input].dtype == DTYPE_i32;
-    input_spec->target = op->kind == OP_mse ? DATA_TARGET_REAL
+    bool has_ids = op_infos[op->kind].ids.dimension != IDS_none;
+    input_spec->target = !has_ids ? DATA_TARGET_REAL
                          : tokens && tensor_elems(prog, input_spec->target_input) ==
                                          tensor_elems(prog, input_spec->input)
                              ? DATA_TARGET_TOKENS

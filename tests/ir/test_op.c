@@ -31,6 +31,9 @@ static void test_rows_name_operands_that_there_are(void **state)
                   info->max_out <= MAX_OUTPUTS;
         ok = ok && above(info->inplace, info->max_in) == 0;
         ok = ok && above(info->accumulates | info->keeps_f32 | info->makes_u8, info->max_out) == 0;
+        ok = ok && above(info->reads_pool | info->unread, info->max_in) == 0;
+        ok = ok && above(info->writes_pool, info->max_out) == 0;
+        ok = ok && info->column_sums >= 0 && info->column_sums < info->max_out;
         ok = ok && (info->keeps_f32 & info->makes_u8) == 0;
         ok = ok && (info->ids.dimension == IDS_none ||
                     (info->ids.in < info->min_in && info->ids.of < info->min_in));
@@ -47,12 +50,26 @@ static void test_columns_agree(void **state)
         const char *name = op_infos[kind].name;
         if ((op_infos[kind].accumulates != 0) != kind_reads(kind, accumulate))
             fail_msg("%s: .accumulates and A(accumulate) go together", name);
+        if (op_infos[kind].column_sums > 0 &&
+            (op_infos[kind].accumulates >> op_infos[kind].column_sums & 1) == 0)
+            fail_msg("%s: column sums accumulate", name);
+        if ((op_infos[kind].layer != LAYER_none) !=
+            (kind_has(kind, TRAIT_linear) || kind_has(kind, TRAIT_conv)))
+            fail_msg("%s: .layer is for linear layers and convolutions", name);
+        if ((op_infos[kind].layer > LAYER_forward) && !kind_has(kind, TRAIT_grad))
+            fail_msg("%s: a gradient without TRAIT_grad", name);
         if (kind_reads(kind, dropout) != kind_reads(kind, site))
             fail_msg("%s: A(dropout) and A(site) go together", name);
         if ((kind_has(kind, TRAIT_leaves) || kind_has(kind, TRAIT_collective) ||
              kind_has(kind, TRAIT_p2p)) &&
             !kind_has(kind, TRAIT_copy))
             fail_msg("%s: with other ranks or the pool, but not on the lane of copies", name);
+        if (kind_has(kind, TRAIT_collective) !=
+            (kind_has(kind, TRAIT_reduces) || kind_has(kind, TRAIT_gathers)))
+            fail_msg("%s: a collective reduces, gathers, or does both", name);
+        if ((op_infos[kind].reads_pool | op_infos[kind].writes_pool) != 0 &&
+            !kind_has(kind, TRAIT_copy))
+            fail_msg("%s: only copies name tensors of the offload pool", name);
         if ((kind_has(kind, TRAIT_blocks) || kind_has(kind, TRAIT_lapack)) &&
             !kind_has(kind, TRAIT_matrix))
             fail_msg("%s: blocks and lapack are of directions that need whole matrices", name);

@@ -57,7 +57,7 @@ static void describe(const struct program *prog, struct text *out)
     for (int i = 0; i < prog->n_ops; i++) {
         const struct op *op = &prog->ops[i];
         text_add(out, "%s%s", i == 0 ? "" : " ", op_infos[op->kind].name);
-        if (op_is_copy(op))
+        if (op_has(op, TRAIT_copy))
             text_add(out, "(%s)",
                      prog->tensors[op->kind == OP_prefetch ? op->in[0] : op->out[0]].name);
     }

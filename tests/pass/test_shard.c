@@ -73,9 +73,9 @@ static void check_order(const struct program *a, const struct program *b, const 
 {
     int i = 0, j = 0;
     for (;;) {
-        while (i < a->n_ops && !op_is_collective(a->ops[i].kind))
+        while (i < a->n_ops && !op_has(&a->ops[i], TRAIT_collective))
             i++;
-        while (j < b->n_ops && !op_is_collective(b->ops[j].kind))
+        while (j < b->n_ops && !op_has(&b->ops[j], TRAIT_collective))
             j++;
         if (i == a->n_ops || j == b->n_ops)
             break;

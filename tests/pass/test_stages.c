@@ -68,7 +68,7 @@ static int most_in_flight(const struct compiled_step *s)
     for (int i = 0; i < program_body_end(&s->prog); i++) {
         const struct op *op = &s->prog.ops[i];
         bool is_at_end = op->kind == OP_clear || op->kind == OP_scale; /* the loss of them all */
-        if (op_is_collective(op->kind) || op->kind == OP_sent || is_at_end)
+        if (op_has(op, TRAIT_collective) || op->kind == OP_sent || is_at_end)
             continue;
         begin[op->micro] = begin[op->micro] < 0 ? i : begin[op->micro];
         end[op->micro] = i;
@@ -147,7 +147,7 @@ static bool has_left(const struct lane *lanes, const struct lane *lane, int rank
  * of one way, up or down, are done in the order in which a rank comes to them, sent or received. */
 static bool take_direct(struct lane *lanes, int rank, const struct op *op)
 {
-    int peer = op->kind == OP_sent ? rank : message_peer(op);
+    int peer = op->kind == OP_sent ? rank : p2p_peer(op);
     bool is_far = abs(peer - rank) > lanes[rank].stage_ranks;
     struct queue *own = lanes[rank].leaving, *from = &lanes[peer].leaving[is_far];
     if (op->kind == OP_send) {
@@ -174,7 +174,7 @@ static bool take_direct(struct lane *lanes, int rank, const struct op *op)
 }
 
 /* Can this op, the next of the rank's lane, complete?  Collectives are handled separately. */
-static bool take_message(struct lane *lanes, int rank, const struct op *op)
+static bool take_sent(struct lane *lanes, int rank, const struct op *op)
 {
     struct lane *lane = &lanes[rank];
     if (lane->is_direct)
@@ -186,14 +186,14 @@ static bool take_message(struct lane *lanes, int rank, const struct op *op)
                 const struct lane *peer = &lanes[lane->posted[i].peer];
                 other = peer->at < peer->prog->n_ops ? &peer->prog->ops[peer->at] : NULL;
                 bool about_to = other != NULL && other->kind == OP_recv &&
-                                message_peer(other) == rank &&
+                                p2p_peer(other) == rank &&
                                 peer->received[rank] == lane->posted[i].number;
                 if (peer->received[rank] <= lane->posted[i].number && !about_to)
                     return false;
             }
         return true;
     }
-    int peer = message_peer(op);
+    int peer = p2p_peer(op);
     if (op->kind == OP_send) {
         lane->posted[lane->n_posted % 64].id = op->in[0];
         lane->posted[lane->n_posted % 64].peer = peer;
@@ -246,10 +246,10 @@ static void check_lanes(const struct compiled_step *compiled_steps, int n_ranks,
         for (int r = 0; r < n_ranks; r++)
             while (lanes[r].at < lanes[r].prog->n_ops) {
                 const struct op *op = &lanes[r].prog->ops[lanes[r].at];
-                if (op_is_collective(op->kind)) {
+                if (op_has(op, TRAIT_collective)) {
                     if (!take_collective(compiled_steps, lanes, r))
                         break;
-                } else if (!op_is_message(op->kind) || take_message(lanes, r, op)) {
+                } else if (!op_has(op, TRAIT_p2p) || take_sent(lanes, r, op)) {
                     lanes[r].at++;
                 } else {
                     break;

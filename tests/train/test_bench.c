@@ -57,7 +57,7 @@ static void run(const char *keys, const char *type, struct report_bench *bench)
         bool once = i >= compiled.prog.body_end || compiled.prog.ops[i].in_last;
         int times = once ? 1 : compiled.prog.n_repeat;
         n_ops += times;
-        if (op_is_gemm(compiled.prog.ops[i].kind))
+        if (op_has(&compiled.prog.ops[i], TRAIT_gemm))
             flops += times * op_flops(&compiled.prog, &compiled.prog.ops[i]);
     }
     for (int i = 0; i < bench->n_ops; i++)

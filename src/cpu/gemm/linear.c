@@ -67,7 +67,7 @@ static bool is_f32(const struct tensor *tensor)
 /* linear_grad_x with column sums is not supported here: linear_grad_w computes them. */
 static bool supports(const struct program *prog, const struct op *op)
 {
-    if (op->kind == OP_linear_grad_x && output(prog, op, 1) != NULL)
+    if (op_column_sums(op) != TENSOR_NONE)
         return false;
     for (int k = 0; k < MAX_INPUTS; k++)
         if (input(prog, op, k) != NULL && !dtype_is_gemm(input(prog, op, k)->dtype))
@@ -119,8 +119,8 @@ static struct layout times_matrix_layout(const struct program *prog, const struc
 {
     const struct tensor *rows_in = input(prog, op, 0), *matrix = input(prog, op, 1);
     const struct tensor *third = input(prog, op, 2);
-    const struct tensor *bias = op->kind == OP_linear ? third : NULL;
-    const struct tensor *slope_at = op->kind == OP_linear ? NULL : third;
+    bool is_forward = op_layer(op) == LAYER_forward;
+    const struct tensor *bias = is_forward ? third : NULL, *slope_at = is_forward ? NULL : third;
     const struct tensor *y = output(prog, op, 0), *before = output(prog, op, 1);
     int64_t k = shape_last(&rows_in->shape), n = shape_last(&y->shape);
     struct layout layout = {.n_rows = shape_rows(&rows_in->shape), .width_in = k, .width_out = n};
@@ -135,12 +135,12 @@ static struct layout times_matrix_layout(const struct program *prog, const struc
     layout.acc_in_work =
         slope_at != NULL || input(prog, op, 3) != NULL || (!is_f32(y) && !is_f32(before));
     layout.needs_finish = layout.acc_in_work || !is_f32(y) || bias != NULL || before != NULL ||
-                          (op->kind == OP_linear && op->attrs.act != ACT_none);
+                          (is_forward && op->attrs.act != ACT_none);
     if (all_f32)
         most_rows = layout.needs_finish ? 4 * most_rows : layout.n_rows;
     int64_t n_chunks = (layout.n_rows + most_rows - 1) / most_rows; /* of about equal length */
     layout.chunk_rows = (layout.n_rows + n_chunks - 1) / n_chunks;
-    bool matrix_is_n_k = (op->kind == OP_linear) != (attrs_of(op, linear)->layout == LAYOUT_in_out);
+    bool matrix_is_n_k = is_forward != (attrs_of(op, linear)->layout == LAYOUT_in_out);
     layout.shape = (struct gemm_shape){.m = layout.chunk_rows,
                                        .n = n,
                                        .k = k,
@@ -201,7 +201,7 @@ static struct layout grad_w_layout(const struct program *prog, const struct op *
 static struct layout layout_of(const struct program *prog, const struct op *op,
                                const struct device_facts *facts)
 {
-    return op->kind == OP_linear_grad_w ? grad_w_layout(prog, op, facts)
+    return op_layer(op) == LAYER_grad_w ? grad_w_layout(prog, op, facts)
                                         : times_matrix_layout(prog, op, facts);
 }
 
@@ -267,15 +267,15 @@ static struct linear_finish finish_of(const struct kernel_call *call, size_t bia
     const struct prepared *p = call->prepared;
     const struct layout *layout = &p->layout;
     const struct operand *third = &call->in[2];
-    bool is_linear = call->op->kind == OP_linear;
+    bool is_forward = op_layer(call->op) == LAYER_forward;
     struct linear_finish finish = {.n_rows = layout->n_rows,
                                    .width = layout->width_out,
-                                   .act = is_linear || third->data != NULL ? call->op->attrs.act
-                                                                           : ACT_none,
+                                   .act = is_forward || third->data != NULL ? call->op->attrs.act
+                                                                            : ACT_none,
                                    .more = span_of(&call->in[3], 0),
                                    .before = span_of(&call->out[1], 0),
                                    .y = span_of(&call->out[0], 0)};
-    if (third->data != NULL && is_linear)
+    if (third->data != NULL && is_forward)
         finish.bias = span_view(p->loops, p->threads, span_of(third, 0), layout->width_out,
                                 work_at(call->work, bias_copy));
     else if (third->data != NULL)

@@ -1,5 +1,5 @@
 /*
- * matrix_ops.h -- the matrix optimizers: workspace layouts, elementwise parts, dispatch.
+ * matrix_ops.h -- the matrix optimizers: workspace layouts, elementwise parts, steps.
  */
 #ifndef SNUG_CPU_MATRIX_MATRIX_OPS_H
 #define SNUG_CPU_MATRIX_MATRIX_OPS_H
@@ -94,61 +94,96 @@ static void soap_adam(const struct soap_work *s)
     }
 }
 
-/* ---- dispatch -------------------------------------------------------------------------------- */
-
-struct matrix_layout { /* only the member of the op's kind is filled */
-    struct muon_layout muon;
-    struct blocks_layout blocks;
-    struct soap_layout soap;
-    size_t total;
-};
+/* ---- the ops --------------------------------------------------------------------------------- */
 
 enum { MOST_MATRIX_STATES = MAX_INPUTS - MATRIX_STATES };
 
-static struct matrix_layout matrix_layout(const struct op *op, const struct tensor *u,
-                                          const struct tensor *const states[MOST_MATRIX_STATES])
-{
-    struct matrix_layout l = {.total = 0};
-    if (op->kind == OP_orthogonalize) {
-        l.muon = muon_layout(u, states[STATE_m]);
-        l.total = l.muon.total;
-    } else if (op->kind == OP_soap) {
-        l.soap = soap_layout(u, states);
-        l.total = l.soap.total;
-    } else {
-        l.blocks = blocks_layout(u, op->n_in - MATRIX_STATES, states,
-                                 (int64_t)attrs_of(op, options)->options.value[PRECONDITION_block]);
-        l.total = l.blocks.total;
-    }
-    return l;
-}
+struct state_tensors {
+    const struct tensor *at[MOST_MATRIX_STATES]; /* NULL if left out */
+};
 
-/* The layout when planning, from the program's tensors. */
-static struct matrix_layout planned_layout(const struct program *prog, const struct op *op)
+static struct state_tensors planned_states(const struct program *prog, const struct op *op)
 {
-    const struct tensor *states[MOST_MATRIX_STATES] = {NULL};
+    struct state_tensors states = {{NULL}};
     for (int k = MATRIX_STATES; k < op->n_in; k++)
         if (op->in[k] != TENSOR_NONE)
-            states[k - MATRIX_STATES] = program_tensor(prog, op->in[k]);
-    return matrix_layout(op, program_tensor(prog, op->out[0]), states);
+            states.at[k - MATRIX_STATES] = program_tensor(prog, op->in[k]);
+    return states;
 }
 
-static enum snug_status matrix_run(struct tools *t)
+static struct state_tensors run_states(const struct kernel_call *call)
 {
-    const struct tensor *states[MOST_MATRIX_STATES];
-    const struct kernel_call *call = t->call;
-    if (scalar_of(t, SCALAR_skip) != 0) {
-        const struct tensor *u = call->out[0].tensor;
-        memset(call->out[0].data, 0, (size_t)shape_elems(&u->shape) * dtype_bytes(u->dtype));
-        return SNUG_OK;
-    }
+    struct state_tensors states;
     for (int k = 0; k < MOST_MATRIX_STATES; k++)
-        states[k] = call->in[MATRIX_STATES + k].tensor;
-    struct matrix_layout l = matrix_layout(call->op, call->out[0].tensor, states);
+        states.at[k] = call->in[MATRIX_STATES + k].tensor;
+    return states;
+}
+
+/* Does this step leave the states as they are?  Then the direction is 0. */
+static bool skips_step(const struct tools *t)
+{
+    const struct operand *u = &t->call->out[0];
+    if (scalar_of(t, SCALAR_skip) == 0)
+        return false;
+    memset(u->data, 0, (size_t)shape_elems(&u->tensor->shape) * dtype_bytes(u->tensor->dtype));
+    return true;
+}
+
+static struct blocks_layout layout_in_blocks(const struct op *op, const struct tensor *u,
+                                             const struct state_tensors *states)
+{
+    return blocks_layout(u, op->n_in - MATRIX_STATES, states->at,
+                         (int64_t)attrs_of(op, options)->options.value[PRECONDITION_block]);
+}
+
+/* The layouts when planning, from the program's tensors. */
+static struct muon_layout planned_muon(const struct program *prog, const struct op *op)
+{
+    struct state_tensors states = planned_states(prog, op);
+    return muon_layout(program_tensor(prog, op->out[0]), states.at[STATE_m]);
+}
+
+static struct blocks_layout planned_blocks(const struct program *prog, const struct op *op)
+{
+    struct state_tensors states = planned_states(prog, op);
+    return layout_in_blocks(op, program_tensor(prog, op->out[0]), &states);
+}
+
+static struct soap_layout planned_soap(const struct program *prog, const struct op *op)
+{
+    struct state_tensors states = planned_states(prog, op);
+    return soap_layout(program_tensor(prog, op->out[0]), states.at);
+}
+
+static enum snug_status step_orthogonalize(struct tools *t)
+{
+    struct state_tensors states = run_states(t->call);
+    if (skips_step(t))
+        return SNUG_OK;
+    struct muon_layout l = muon_layout(t->call->out[0].tensor, states.at[STATE_m]);
     t->after = l.total;
-    if (call->op->kind == OP_orthogonalize)
-        return muon_run(t, &l.muon);
-    return call->op->kind == OP_soap ? soap_run(t, &l.soap) : blocks_run(t, &l.blocks);
+    return muon_run(t, &l);
+}
+
+/* shampoo and caspr */
+static enum snug_status step_blocks(struct tools *t)
+{
+    struct state_tensors states = run_states(t->call);
+    if (skips_step(t))
+        return SNUG_OK;
+    struct blocks_layout l = layout_in_blocks(t->call->op, t->call->out[0].tensor, &states);
+    t->after = l.total;
+    return blocks_run(t, &l);
+}
+
+static enum snug_status step_soap(struct tools *t)
+{
+    struct state_tensors states = run_states(t->call);
+    if (skips_step(t))
+        return SNUG_OK;
+    struct soap_layout l = soap_layout(t->call->out[0].tensor, states.at);
+    t->after = l.total;
+    return soap_run(t, &l);
 }
 
 #endif

@@ -16,7 +16,11 @@
 int64_t ref_attention_work_elems(const struct shape *qkv);
 int64_t ref_attention_grad_work_elems(const struct shape *qkv, int64_t heads);
 int64_t ref_head_grad_work_elems(const struct shape *x);
-size_t ref_matrix_work_bytes(const struct program *prog, const struct op *op); /* in bytes */
+
+/* The workspace of the matrix optimizers, in bytes; blocks: shampoo and caspr. */
+size_t ref_orthogonalize_work_bytes(const struct program *prog, const struct op *op);
+size_t ref_blocks_work_bytes(const struct program *prog, const struct op *op);
+size_t ref_soap_work_bytes(const struct program *prog, const struct op *op);
 
 /* fn(x) and fn'(x) */
 double ref_fn(enum act fn, double x);

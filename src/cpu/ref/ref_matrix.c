@@ -62,33 +62,40 @@ static enum snug_status multiply_bf16(const struct tools *t, const struct factor
 
 #include "cpu/matrix/matrix_ops.h"
 
-size_t ref_matrix_work_bytes(const struct program *prog, const struct op *op)
+size_t ref_orthogonalize_work_bytes(const struct program *prog, const struct op *op)
 {
-    return planned_layout(prog, op).total;
+    return planned_muon(prog, op).total;
 }
 
-static enum snug_status run(const struct kernel_call *call, struct snug_error *err)
+size_t ref_blocks_work_bytes(const struct program *prog, const struct op *op)
 {
-    struct tools t = {.call = call, .threads = 1, .err = err};
-    return matrix_run(&t);
+    return planned_blocks(prog, op).total;
+}
+
+size_t ref_soap_work_bytes(const struct program *prog, const struct op *op)
+{
+    return planned_soap(prog, op).total;
 }
 
 enum snug_status ref_orthogonalize(const struct kernel_call *call, struct snug_error *err)
 {
-    return run(call, err);
+    struct tools t = {.call = call, .threads = 1, .err = err};
+    return step_orthogonalize(&t);
 }
 
 enum snug_status ref_shampoo(const struct kernel_call *call, struct snug_error *err)
 {
-    return run(call, err);
+    struct tools t = {.call = call, .threads = 1, .err = err};
+    return step_blocks(&t);
 }
 
 enum snug_status ref_caspr(const struct kernel_call *call, struct snug_error *err)
 {
-    return run(call, err);
+    return ref_shampoo(call, err);
 }
 
 enum snug_status ref_soap(const struct kernel_call *call, struct snug_error *err)
 {
-    return run(call, err);
+    struct tools t = {.call = call, .threads = 1, .err = err};
+    return step_soap(&t);
 }

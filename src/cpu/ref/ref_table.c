@@ -12,9 +12,14 @@ static size_t workspace_bytes(const struct program *prog, const struct op *op,
 {
     (void)facts;
     int64_t n_doubles = 0;
-    if (op_has(op, TRAIT_matrix))
-        return ref_matrix_work_bytes(prog, op);
     switch (op->kind) {
+    case OP_orthogonalize:
+        return ref_orthogonalize_work_bytes(prog, op);
+    case OP_shampoo:
+    case OP_caspr:
+        return ref_blocks_work_bytes(prog, op);
+    case OP_soap:
+        return ref_soap_work_bytes(prog, op);
     case OP_attention:
         n_doubles = ref_attention_work_elems(&program_tensor(prog, op->in[0])->shape);
         break;

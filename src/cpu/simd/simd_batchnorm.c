@@ -149,7 +149,7 @@ static void normal_panel(const struct kernel_call *call, const struct norm *n, i
 {
     (void)sums;
     int64_t width = n->width, count = n_rows * width, panel = PANEL * n->pitch;
-    int k_r = call->op->kind == OP_batchnorm ? 3 : 5;
+    int k_r = op_infos[call->op->kind].max_in - 1;
     bool has_r = call->op->n_in > k_r && call->in[k_r].data != NULL;
     const float *x = in_view(call, 0, begin, count, buffers);
     const float *r = has_r ? in_view(call, k_r, begin, count, buffers + panel) : NULL;

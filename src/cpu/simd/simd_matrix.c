@@ -107,38 +107,68 @@ static enum snug_status multiply_bf16(const struct tools *t, const struct factor
 
 #include "cpu/matrix/matrix_ops.h"
 
-/* Lists the matmuls of an op and returns its workspace without theirs. */
-static size_t list_gemms(const struct program *prog, const struct op *op, struct factors_list *list)
+/* The most workspace that any of these matmuls needs. */
+static size_t gemms_bytes(const struct factors_list *list, int threads)
 {
-    struct matrix_layout l = planned_layout(prog, op);
-    if (op->kind == OP_orthogonalize) {
-        factors_add(list, &l.muon.gram);
-        factors_add(list, &l.muon.square);
-        factors_add(list, &l.muon.times);
-    } else if (op->kind == OP_soap) {
-        factors_add_sides(list, l.soap.rows, l.soap.cols, l.soap.rotates_left,
-                          l.soap.rotates_right);
-    } else {
-        blocks_gemms(&l.blocks.w, list);
+    size_t most = 0;
+    for (int i = 0; i < list->n; i++) {
+        struct gemm_shape shape = shape_of(&list->at[i]);
+        size_t bytes = gemm_work_bytes(&shape, threads);
+        most = bytes > most ? bytes : most;
     }
-    return l.total;
+    return most;
 }
 
-static size_t workspace_bytes(const struct program *prog, const struct op *op,
-                              const struct device_facts *facts)
+static struct factors_list muon_gemms(const struct muon_layout *l)
 {
     struct factors_list list = {0};
-    size_t own = list_gemms(prog, op, &list), most = 0;
+    factors_add(&list, &l->gram);
+    factors_add(&list, &l->square);
+    factors_add(&list, &l->times);
+    return list;
+}
+
+static struct factors_list gemms_of_blocks(const struct blocks_layout *l)
+{
+    struct factors_list list = {0};
+    blocks_gemms(&l->w, &list);
+    return list;
+}
+
+static struct factors_list soap_gemms(const struct soap_layout *l)
+{
+    struct factors_list list = {0};
+    factors_add_sides(&list, l->rows, l->cols, l->rotates_left, l->rotates_right);
+    return list;
+}
+
+static size_t orthogonalize_workspace(const struct program *prog, const struct op *op,
+                                      const struct device_facts *facts)
+{
+    struct muon_layout l = planned_muon(prog, op);
+    struct factors_list list = muon_gemms(&l);
+    size_t most = gemms_bytes(&list, facts->threads), b, work;
     for (int i = 0; i < list.n; i++) {
-        struct gemm_shape shape = shape_of(&list.at[i]);
-        size_t bytes = gemm_work_bytes(&shape, facts->threads), b, work;
-        most = bytes > most ? bytes : most;
-        bytes = op->kind == OP_orthogonalize
-                    ? gemm_bf16_bytes(&list.at[i], facts->threads, &b, &work)
-                    : 0;
+        size_t bytes = gemm_bf16_bytes(&list.at[i], facts->threads, &b, &work);
         most = bytes > most ? bytes : most;
     }
-    return own + most;
+    return l.total + most;
+}
+
+static size_t blocks_workspace(const struct program *prog, const struct op *op,
+                               const struct device_facts *facts)
+{
+    struct blocks_layout l = planned_blocks(prog, op);
+    struct factors_list list = gemms_of_blocks(&l);
+    return l.total + gemms_bytes(&list, facts->threads);
+}
+
+static size_t soap_workspace(const struct program *prog, const struct op *op,
+                             const struct device_facts *facts)
+{
+    struct soap_layout l = planned_soap(prog, op);
+    struct factors_list list = soap_gemms(&l);
+    return l.total + gemms_bytes(&list, facts->threads);
 }
 
 static void release(void *prepared)
@@ -149,22 +179,20 @@ static void release(void *prepared)
     free(p);
 }
 
-static enum snug_status prepare(const struct program *prog, const struct op *op,
-                                const struct device_facts *facts, void **prepared,
-                                struct snug_error *err)
+/* Prepares the matmuls, unless tiles run them. */
+static enum snug_status prepare_gemms(const struct op *op, const struct factors_list *list,
+                                      const struct device_facts *facts, gemm_bf16_fn *gemm_bf16,
+                                      void **prepared, struct snug_error *err)
 {
     struct gemms *p = calloc(1, sizeof *p);
     if (p == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "%s: out of memory preparing the op",
                          op_infos[op->kind].name);
-    (void)list_gemms(prog, op, &p->list);
-    const struct cpu_isa *isa = facts->isa;
-    p->loops = isa->loops;
-    if (op->kind != OP_orthogonalize)
-        spectral_load();
-    p->gemm_bf16 = op->kind == OP_orthogonalize ? isa->gemm_bf16 : NULL;
+    p->list = *list;
+    p->loops = facts->isa->loops;
+    p->gemm_bf16 = gemm_bf16;
     enum snug_status status = SNUG_OK;
-    for (int i = 0; i < p->list.n && p->gemm_bf16 == NULL && status == SNUG_OK; i++) {
+    for (int i = 0; i < p->list.n && gemm_bf16 == NULL && status == SNUG_OK; i++) {
         struct gemm_shape shape = shape_of(&p->list.at[i]);
         status = gemm_prepare(&shape, facts->threads, p->loops, &p->made[i], err);
     }
@@ -175,28 +203,70 @@ static enum snug_status prepare(const struct program *prog, const struct op *op,
     return status;
 }
 
+static enum snug_status prepare_orthogonalize(const struct program *prog, const struct op *op,
+                                              const struct device_facts *facts, void **prepared,
+                                              struct snug_error *err)
+{
+    struct muon_layout l = planned_muon(prog, op);
+    struct factors_list list = muon_gemms(&l);
+    return prepare_gemms(op, &list, facts, facts->isa->gemm_bf16, prepared, err);
+}
+
+static enum snug_status prepare_blocks(const struct program *prog, const struct op *op,
+                                       const struct device_facts *facts, void **prepared,
+                                       struct snug_error *err)
+{
+    struct blocks_layout l = planned_blocks(prog, op);
+    struct factors_list list = gemms_of_blocks(&l);
+    spectral_load();
+    return prepare_gemms(op, &list, facts, NULL, prepared, err);
+}
+
+static enum snug_status prepare_soap(const struct program *prog, const struct op *op,
+                                     const struct device_facts *facts, void **prepared,
+                                     struct snug_error *err)
+{
+    struct soap_layout l = planned_soap(prog, op);
+    struct factors_list list = soap_gemms(&l);
+    spectral_load();
+    return prepare_gemms(op, &list, facts, NULL, prepared, err);
+}
+
 static bool fits(const struct program *prog, const struct op *op)
 {
     return floats_fit(prog, op, 1u << MATRIX_SCALARS, 0, 0);
 }
 
-static enum snug_status run(const struct kernel_call *call, struct snug_error *err)
+static enum snug_status run_orthogonalize(const struct kernel_call *call, struct snug_error *err)
 {
     struct tools t = {.call = call, .threads = call->facts->threads, .err = err};
-    return matrix_run(&t);
+    return step_orthogonalize(&t);
+}
+
+static enum snug_status run_blocks(const struct kernel_call *call, struct snug_error *err)
+{
+    struct tools t = {.call = call, .threads = call->facts->threads, .err = err};
+    return step_blocks(&t);
+}
+
+static enum snug_status run_soap(const struct kernel_call *call, struct snug_error *err)
+{
+    struct tools t = {.call = call, .threads = call->facts->threads, .err = err};
+    return step_soap(&t);
 }
 
 static const struct kernel kernels[] = {
-#define ROW(op_kind)                                                                           \
-    {                                                                                          \
-        .kind = OP_##op_kind, .name = KERNEL_NAME, .supports = fits,                           \
-        .workspace_bytes = workspace_bytes, .prepare = prepare, .release = release, .run = run \
+#define KERNEL(op_kind, family)                                                                 \
+    {                                                                                           \
+        .kind = OP_##op_kind, .name = KERNEL_NAME, .supports = fits,                            \
+        .workspace_bytes = family##_workspace, .prepare = prepare_##family, .release = release, \
+        .run = run_##family                                                                     \
     }
-    ROW(orthogonalize),
-    ROW(shampoo),
-    ROW(caspr),
-    ROW(soap),
-#undef ROW
+    KERNEL(orthogonalize, orthogonalize),
+    KERNEL(shampoo, blocks),
+    KERNEL(caspr, blocks),
+    KERNEL(soap, soap),
+#undef KERNEL
 };
 
 const struct kernel *LEVEL(simd_matrix_kernels)(int *n_kernels)

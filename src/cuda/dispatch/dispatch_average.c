@@ -9,26 +9,34 @@
 
 static bool supports(const struct program *prog, const struct op *op)
 {
-    bool is_clock = op->kind == OP_average_clock;
-    return cuda_floats_fit(prog, op, 1u << AVERAGE_SCALARS, is_clock ? 1u : 0);
+    return cuda_floats_fit(prog, op, 1u << AVERAGE_SCALARS, 0);
 }
 
-static struct average_job job_of(const struct kernel_call *call)
+static bool supports_clock(const struct program *prog, const struct op *op)
 {
-    const struct operand *w = &call->in[AVERAGE_WEIGHT], *kept = &call->in[AVERAGE_KEPT];
+    return cuda_floats_fit(prog, op, 1u << AVERAGE_SCALARS, 1u);
+}
+
+static struct average_job clock_job(const struct kernel_call *call)
+{
     struct average_job job = {.average = attrs_of(call->op, average)->average,
                               .scalars = call->in[AVERAGE_SCALARS].data};
     memcpy(job.options, attrs_of(call->op, average)->options.value, sizeof job.options);
-    if (call->op->kind != OP_average_clock) {
-        job.n = cuda_elems(w);
-        job.n_copies = cuda_elems(kept) / job.n;
-    }
+    return job;
+}
+
+/* The job of the ops that read a weight and its average. */
+static struct average_job job_of(const struct kernel_call *call)
+{
+    struct average_job job = clock_job(call);
+    job.n = cuda_elems(&call->in[AVERAGE_WEIGHT]);
+    job.n_copies = cuda_elems(&call->in[AVERAGE_KEPT]) / job.n;
     return job;
 }
 
 static enum snug_status run_clock(const struct kernel_call *call, struct snug_error *err)
 {
-    struct average_job job = job_of(call);
+    struct average_job job = clock_job(call);
     return cuda_done(call, cuda_average_clock(&job, call->stream), err);
 }
 
@@ -52,7 +60,7 @@ static enum snug_status run_average(const struct kernel_call *call, struct snug_
 }
 
 CUDA_KERNELS(average) = {
-    {.kind = OP_average_clock, .name = "cuda", .supports = supports, .run = run_clock},
+    {.kind = OP_average_clock, .name = "cuda", .supports = supports_clock, .run = run_clock},
     {.kind = OP_average_keep, .name = "cuda", .supports = supports, .run = run_keep},
     {.kind = OP_average, .name = "cuda", .supports = supports, .run = run_average},
 };

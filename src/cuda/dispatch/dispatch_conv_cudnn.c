@@ -76,10 +76,10 @@ static struct cuda_conv_shape shape_of(const struct op *op, const struct conv_te
 {
     const int64_t *x = tensors->x->shape.dim, *y = tensors->y->shape.dim;
     const struct image_attrs *a = attrs_of(op, image);
+    static const enum cuda_conv_kind kinds[] = {
+        [LAYER_forward] = CONV_forward, [LAYER_grad_x] = CONV_grad_x, [LAYER_grad_w] = CONV_grad_w};
     return (struct cuda_conv_shape){
-        .kind = op->kind == OP_conv2d          ? CONV_forward
-                : op->kind == OP_conv2d_grad_x ? CONV_grad_x
-                                               : CONV_grad_w,
+        .kind = kinds[op_layer(op)],
         .n = x[0],
         .x_h = x[1],
         .x_w = x[2],
@@ -109,7 +109,7 @@ size_t cuda_conv_work_bytes(const struct cuda_conv_shape *s, enum dtype type)
 static struct layout layout_of(const struct program *prog, const struct op *op)
 {
     struct conv_tensors tensors = conv_tensors_of(prog, op);
-    bool is_grad_w = op->kind == OP_conv2d_grad_w;
+    bool is_grad_w = op_layer(op) == LAYER_grad_w;
     struct layout layout = {.shape = shape_of(op, &tensors), .type = tensors.x->dtype};
     const struct cuda_conv_shape *s = &layout.shape;
     layout.n_pixels = s->n * s->y_h * s->y_w;

@@ -36,14 +36,23 @@ static enum snug_status run_add(const struct kernel_call *call, struct snug_erro
                      err);
 }
 
-static enum snug_status run_scale(const struct kernel_call *call, struct snug_error *err)
+static enum snug_status scale_by(const struct kernel_call *call, float factor,
+                                 struct snug_error *err)
 {
-    float factor = call->op->kind == OP_scale ? (float)attrs_of(call->op, options)->options.value[0]
-                                              : 1.0f; /* cast */
     return cuda_done(call,
                      cuda_scale(factor, cuda_elems(&call->out[0]), cuda_array_of(&call->in[0]),
                                 cuda_array_of(&call->out[0]), call->stream),
                      err);
+}
+
+static enum snug_status run_scale(const struct kernel_call *call, struct snug_error *err)
+{
+    return scale_by(call, (float)attrs_of(call->op, options)->options.value[0], err);
+}
+
+static enum snug_status run_cast(const struct kernel_call *call, struct snug_error *err)
+{
+    return scale_by(call, 1.0f, err);
 }
 
 static enum snug_status run_accumulate(const struct kernel_call *call, struct snug_error *err)
@@ -60,7 +69,7 @@ CUDA_KERNELS(elementwise) = {
     {.kind = OP_act_grad, .name = "cuda", .supports = supports, .run = run_act_grad},
     {.kind = OP_add, .name = "cuda", .supports = supports, .run = run_add},
     {.kind = OP_scale, .name = "cuda", .supports = supports, .run = run_scale},
-    {.kind = OP_cast, .name = "cuda", .supports = supports, .run = run_scale},
+    {.kind = OP_cast, .name = "cuda", .supports = supports, .run = run_cast},
     {.kind = OP_accumulate, .name = "cuda", .supports = supports, .run = run_accumulate},
 };
 CUDA_KERNELS_END(elementwise)

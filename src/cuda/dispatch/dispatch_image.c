@@ -85,15 +85,27 @@ static enum snug_status run_add_positions_grad(const struct kernel_call *call,
     return cuda_done(call, error, err);
 }
 
-static enum snug_status run_layout(const struct kernel_call *call, struct snug_error *err)
+/* Each image is transposed as a matrix of a x b. */
+static enum snug_status run_transpose(const struct kernel_call *call, int64_t a, int64_t b,
+                                      struct snug_error *err)
+{
+    return cuda_done(call,
+                     cuda_transpose(call->in[0].tensor->shape.dim[0], a, b,
+                                    cuda_array_of(&call->in[0]), cuda_array_of(&call->out[0]),
+                                    false, call->stream),
+                     err);
+}
+
+static enum snug_status run_channels_last(const struct kernel_call *call, struct snug_error *err)
 {
     const int64_t *dim = call->in[0].tensor->shape.dim;
-    bool to_last = call->op->kind == OP_channels_last;
-    int64_t a = to_last ? dim[1] : dim[1] * dim[2], b = to_last ? dim[2] * dim[3] : dim[3];
-    return cuda_done(call,
-                     cuda_transpose(dim[0], a, b, cuda_array_of(&call->in[0]),
-                                    cuda_array_of(&call->out[0]), false, call->stream),
-                     err);
+    return run_transpose(call, dim[1], dim[2] * dim[3], err);
+}
+
+static enum snug_status run_channels_first(const struct kernel_call *call, struct snug_error *err)
+{
+    const int64_t *dim = call->in[0].tensor->shape.dim;
+    return run_transpose(call, dim[1] * dim[2], dim[3], err);
 }
 
 CUDA_KERNELS(image) = {
@@ -106,7 +118,7 @@ CUDA_KERNELS(image) = {
      .name = "cuda",
      .supports = supports,
      .run = run_add_positions_grad},
-    {.kind = OP_channels_last, .name = "cuda", .supports = supports, .run = run_layout},
-    {.kind = OP_channels_first, .name = "cuda", .supports = supports, .run = run_layout},
+    {.kind = OP_channels_last, .name = "cuda", .supports = supports, .run = run_channels_last},
+    {.kind = OP_channels_first, .name = "cuda", .supports = supports, .run = run_channels_first},
 };
 CUDA_KERNELS_END(image)

@@ -55,16 +55,11 @@ static const struct tensor *output(const struct program *prog, const struct op *
     return k < op->n_out && op->out[k] != TENSOR_NONE ? program_tensor(prog, op->out[k]) : NULL;
 }
 
-static bool sums_its_columns(const struct program *prog, const struct op *op)
-{
-    return op->kind == OP_linear_grad_x && output(prog, op, 1) != NULL;
-}
-
 static bool supports(const struct program *prog, const struct op *op)
 {
     const struct tensor *y = output(prog, op, 0), *pre_act = output(prog, op, 1);
     return cuda_floats_fit(prog, op, 0, 0) &&
-           (op->kind != OP_linear || pre_act == NULL || pre_act->dtype == y->dtype);
+           (op_layer(op) != LAYER_forward || pre_act == NULL || pre_act->dtype == y->dtype);
 }
 
 static bool has_type(const struct tensor *tensor, enum dtype type)
@@ -111,12 +106,13 @@ static struct layout times_matrix_layout(const struct program *prog, const struc
     struct layout layout = {.n_rows = shape_rows(&rows_in->shape),
                             .k = shape_last(&rows_in->shape),
                             .n = shape_last(&y->shape)};
-    layout.shape = (struct cuda_gemm_shape){
-        .m = layout.n_rows,
-        .n = layout.n,
-        .k = layout.k,
-        .b_transposed = (op->kind == OP_linear) != (attrs_of(op, linear)->layout == LAYOUT_in_out),
-        .alignment = cuda_gemm_alignment(prog, op)};
+    layout.shape =
+        (struct cuda_gemm_shape){.m = layout.n_rows,
+                                 .n = layout.n,
+                                 .k = layout.k,
+                                 .b_transposed = (op_layer(op) == LAYER_forward) !=
+                                                 (attrs_of(op, linear)->layout == LAYOUT_in_out),
+                                 .alignment = cuda_gemm_alignment(prog, op)};
     choose_types(&layout, rows_in, matrix, y);
     layout.types_fit =
         layout.types_fit && has_type(third, y->dtype) && has_type(input(prog, op, 3), y->dtype);
@@ -125,7 +121,7 @@ static struct layout times_matrix_layout(const struct program *prog, const struc
         layout.a = cuda_work_take(&layout.total, type_bytes(layout.n_rows * layout.k, DTYPE_f32));
     if (layout.widen_b)
         layout.b = cuda_work_take(&layout.total, type_bytes(layout.n * layout.k, DTYPE_f32));
-    if (sums_its_columns(prog, op))
+    if (op_column_sums(op) != TENSOR_NONE)
         take_sums(&layout, layout.n);
     if (third == NULL && layout.types_fit)
         return layout; /* a plain gemm is never rejected */
@@ -168,7 +164,7 @@ static struct layout grad_w_layout(const struct program *prog, const struct op *
 
 static struct layout layout_of(const struct program *prog, const struct op *op)
 {
-    return op->kind == OP_linear_grad_w ? grad_w_layout(prog, op) : times_matrix_layout(prog, op);
+    return op_layer(op) == LAYER_grad_w ? grad_w_layout(prog, op) : times_matrix_layout(prog, op);
 }
 
 static size_t workspace_bytes(const struct program *prog, const struct op *op,
@@ -211,7 +207,7 @@ static bool may_fuse_dgelu(const struct program *prog, const struct op *op,
 {
     struct cuda_gemm_shape shape = layout->shape;
     shape.epilogue = GEMM_dgelu;
-    return op->kind == OP_linear_grad_x && layout->types_fit && op->attrs.act == ACT_gelu &&
+    return op_layer(op) == LAYER_grad_x && layout->types_fit && op->attrs.act == ACT_gelu &&
            input(prog, op, 2) != NULL && input(prog, op, 3) == NULL &&
            cuda_gemm_epilogue_fits(&shape);
 }
@@ -226,7 +222,7 @@ static enum snug_status prepare_dgelu(const struct program *prog, const struct o
     p->path = PATH_fused;
     TRY(cuda_gemm_prepare(&shape, &p->full, err));
     shape.epilogue = GEMM_dgelu_sums;
-    if (sums_its_columns(prog, op) && has_type(output(prog, op, 1), shape.c_type))
+    if (op_column_sums(op) != TENSOR_NONE && has_type(output(prog, op, 1), shape.c_type))
         TRY(cuda_gemm_prepare(&shape, &summing, err));
     int64_t n_bytes = shape.m * shape.n * (int64_t)dtype_bytes(shape.c_type);
     if (summing == NULL ||
@@ -244,18 +240,19 @@ static enum snug_status prepare_times_matrix(const struct program *prog, const s
                                              struct prepared *p, struct snug_error *err)
 {
     const struct layout *layout = &p->layout;
-    bool is_linear = op->kind == OP_linear, has_third = input(prog, op, 2) != NULL;
+    bool is_forward = op_layer(op) == LAYER_forward, has_third = input(prog, op, 2) != NULL;
     struct cuda_gemm_shape shape = layout->shape;
     if (may_fuse_dgelu(prog, op, layout))
         TRY(prepare_dgelu(prog, op, p, err));
-    if (is_linear && layout->types_fit && op->attrs.act == ACT_gelu && input(prog, op, 3) == NULL) {
+    if (is_forward && layout->types_fit && op->attrs.act == ACT_gelu &&
+        input(prog, op, 3) == NULL) {
         shape.epilogue = GEMM_gelu;
         shape.has_bias = has_third;
         shape.saves_pre_act = output(prog, op, 1) != NULL;
         p->path = PATH_fused;
         TRY(cuda_gemm_prepare(&shape, &p->full, err));
     }
-    if (layout->types_fit && (is_linear || !has_third)) {
+    if (layout->types_fit && (is_forward || !has_third)) {
         struct cuda_gemm *direct = NULL;
         shape = layout->shape;
         shape.epilogue = has_third ? GEMM_bias : GEMM_plain;
@@ -307,7 +304,7 @@ static enum snug_status prepare(const struct program *prog, const struct op *op,
         return snug_fail(err, SNUG_NO_MEMORY, "%s: out of memory while preparing it",
                          op_infos[op->kind].name);
     p->layout = layout_of(prog, op);
-    enum snug_status status = op->kind == OP_linear_grad_w ? prepare_grad_w(prog, op, p, err)
+    enum snug_status status = op_layer(op) == LAYER_grad_w ? prepare_grad_w(prog, op, p, err)
                                                            : prepare_times_matrix(prog, op, p, err);
     if (status == SNUG_OK)
         *prepared = p;
@@ -388,15 +385,15 @@ static enum snug_status run_whole(const struct kernel_call *call, const void *a,
     const struct prepared *p = call->prepared;
     const struct operand *third = &call->in[2], *r = &call->in[3];
     const struct operand *y = &call->out[0], *pre_act = &call->out[1];
-    bool is_linear = call->op->kind == OP_linear;
-    bool to_pre_act = is_linear && p->path == PATH_direct && pre_act->data != NULL;
+    bool is_forward = op_layer(call->op) == LAYER_forward;
+    bool to_pre_act = is_forward && p->path == PATH_direct && pre_act->data != NULL;
     bool acts_after =
-        to_pre_act || (is_linear && p->path == PATH_direct && call->op->attrs.act != ACT_none);
+        to_pre_act || (is_forward && p->path == PATH_direct && call->op->attrs.act != ACT_none);
     struct cuda_gemm_call gemm = gemm_call(call, a, b, (to_pre_act ? pre_act : y)->data);
     gemm.r = r->data;
     gemm.beta = r->data != NULL ? 1.0f : 0.0f;
-    gemm.bias = is_linear ? third->data : NULL;
-    gemm.pre_act = is_linear ? pre_act->data : third->data;
+    gemm.bias = is_forward ? third->data : NULL;
+    gemm.pre_act = is_forward ? pre_act->data : third->data;
     if (p->sums_in_gemm)
         gemm.sums = gemm_sums(call, &call->out[1]).data;
     TRY(cuda_gemm_run(p->full, &gemm, err));
@@ -420,7 +417,7 @@ static int finish_chunk(const struct kernel_call *call, struct cuda_array sum, i
     struct cuda_array y = from_element(cuda_array_of(&call->out[0]), first);
     struct cuda_array pre_act = from_element(cuda_array_of(&call->out[1]), first);
     enum act act = call->op->attrs.act;
-    if (call->op->kind == OP_linear) {
+    if (op_layer(call->op) == LAYER_forward) {
         struct cuda_array to = pre_act.data != NULL ? pre_act : y;
         int error = cuda_add_bias(n, p->layout.n, sum, third, r, to, call->stream);
         return error != 0 || (act == ACT_none && pre_act.data == NULL)
@@ -459,7 +456,7 @@ static enum snug_status run_times_matrix(const struct kernel_call *call, struct 
     TRY(widened(call, &call->in[0], layout->widen_a, layout->a, &a, err));
     TRY(widened(call, &call->in[1], layout->widen_b, layout->b, &b, err));
     TRY(p->path == PATH_chunks ? run_chunks(call, a, b, err) : run_whole(call, a, b, err));
-    return call->op->kind == OP_linear
+    return op_layer(call->op) == LAYER_forward
                ? SNUG_OK
                : cuda_done(call, finish_sums(call, &call->out[0], &call->out[1]), err);
 }
@@ -496,27 +493,29 @@ static enum snug_status run_grad_w(const struct kernel_call *call, struct snug_e
     return cuda_done(call, finish_sums(call, &call->in[1], &call->out[1]), err);
 }
 
-/* Some cuBLASLt algorithms give wrong results if the dgelu epilogue's output aliases its
+/* linear_grad_x: some cuBLASLt algorithms give wrong results if the dgelu epilogue's output aliases its
  * pre-activation input; seen with 24 x 16 x 32. */
-static bool no_alias(const struct program *prog, const struct op *op)
+static bool grad_x_no_alias(const struct program *prog, const struct op *op)
 {
-    return op->kind == OP_linear_grad_x && input(prog, op, 2) != NULL;
+    return input(prog, op, 2) != NULL;
 }
 
 static bool sums_columns(const struct program *prog, const struct op *op)
 {
     struct layout layout = layout_of(prog, op);
-    return sums_its_columns(prog, op) && may_fuse_dgelu(prog, op, &layout) &&
+    return op_column_sums(op) != TENSOR_NONE && may_fuse_dgelu(prog, op, &layout) &&
            has_type(output(prog, op, 1), layout.shape.c_type);
 }
 
-#define LINEAR_KERNEL(op_kind, runner)                                                        \
-    {                                                                                         \
-        .kind = OP_##op_kind, .name = GEMM_NAME, .supports = supports, .no_alias = no_alias,  \
-        .sums_columns = sums_columns, .workspace_bytes = workspace_bytes, .prepare = prepare, \
-        .release = release, .run = runner                                                     \
+#define LINEAR_KERNEL(op_kind, runner, alias_rule)                                             \
+    {                                                                                          \
+        .kind = OP_##op_kind, .name = GEMM_NAME, .supports = supports, .no_alias = alias_rule, \
+        .sums_columns = sums_columns, .workspace_bytes = workspace_bytes, .prepare = prepare,  \
+        .release = release, .run = runner                                                      \
     }
-CUDA_KERNELS(linear) = {LINEAR_KERNEL(linear, run_times_matrix),
-                        LINEAR_KERNEL(linear_grad_x, run_times_matrix),
-                        LINEAR_KERNEL(linear_grad_w, run_grad_w)};
+CUDA_KERNELS(linear) = {
+    LINEAR_KERNEL(linear, run_times_matrix, NULL),
+    LINEAR_KERNEL(linear_grad_x, run_times_matrix, grad_x_no_alias),
+    LINEAR_KERNEL(linear_grad_w, run_grad_w, NULL),
+};
 CUDA_KERNELS_END(linear)

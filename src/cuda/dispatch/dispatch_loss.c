@@ -12,19 +12,25 @@ static enum dtype dtype_of(const struct program *prog, tensor_id id)
 
 static bool supports_cross_entropy(const struct program *prog, const struct op *op)
 {
-    if (op->kind == OP_cross_entropy)
-        return cuda_floats_fit(prog, op, 0, 0) && dtype_of(prog, op->out[0]) == DTYPE_f32 &&
-               dtype_of(prog, op->out[1]) == DTYPE_f32;
+    return cuda_floats_fit(prog, op, 0, 0) && dtype_of(prog, op->out[0]) == DTYPE_f32 &&
+           dtype_of(prog, op->out[1]) == DTYPE_f32;
+}
+
+static bool supports_cross_entropy_grad(const struct program *prog, const struct op *op)
+{
     return cuda_floats_fit(prog, op, 8, 0) && dtype_of(prog, op->in[2]) == DTYPE_f32 &&
            dtype_of(prog, op->in[0]) == dtype_of(prog, op->out[0]);
 }
 
 static bool supports_mse(const struct program *prog, const struct op *op)
 {
-    if (op->kind == OP_mse && dtype_of(prog, op->out[0]) != DTYPE_f32)
-        return false;
-    return cuda_floats_fit(prog, op, op->kind == OP_mse ? 0 : 4, 0) &&
-           dtype_of(prog, op->in[1]) == DTYPE_f32;
+    return cuda_floats_fit(prog, op, 0, 0) && dtype_of(prog, op->in[1]) == DTYPE_f32 &&
+           dtype_of(prog, op->out[0]) == DTYPE_f32;
+}
+
+static bool supports_mse_grad(const struct program *prog, const struct op *op)
+{
+    return cuda_floats_fit(prog, op, 4, 0) && dtype_of(prog, op->in[1]) == DTYPE_f32;
 }
 
 static struct cuda_softmax softmax_of(const struct kernel_call *call)
@@ -109,13 +115,13 @@ CUDA_KERNELS(loss) = {
      .run = run_cross_entropy},
     {.kind = OP_cross_entropy_grad,
      .name = "cuda",
-     .supports = supports_cross_entropy,
+     .supports = supports_cross_entropy_grad,
      .run = run_cross_entropy_grad},
     {.kind = OP_mse,
      .name = "cuda",
      .supports = supports_mse,
      .workspace_bytes = mse_bytes,
      .run = run_mse},
-    {.kind = OP_mse_grad, .name = "cuda", .supports = supports_mse, .run = run_mse_grad},
+    {.kind = OP_mse_grad, .name = "cuda", .supports = supports_mse_grad, .run = run_mse_grad},
 };
 CUDA_KERNELS_END(loss)

@@ -355,47 +355,66 @@ static void soap_adam(const struct soap_work *s)
 
 /* ---- the ops --------------------------------------------------------------------------------- */
 
-struct matrix_layout { /* only the layout for the op kind is filled in */
-    struct blocks_layout blocks;
-    struct soap_layout soap;
+struct state_tensors {
+    const struct tensor *at[MOST_MATRIX_STATES]; /* NULL if left out */
+};
+
+static struct state_tensors planned_states(const struct program *prog, const struct op *op)
+{
+    struct state_tensors states = {{NULL}};
+    for (int k = MATRIX_STATES; k < op->n_in; k++)
+        if (op->in[k] != TENSOR_NONE)
+            states.at[k - MATRIX_STATES] = program_tensor(prog, op->in[k]);
+    return states;
+}
+
+static struct state_tensors run_states(const struct kernel_call *call)
+{
+    struct state_tensors states;
+    for (int k = 0; k < MOST_MATRIX_STATES; k++)
+        states.at[k] = call->in[MATRIX_STATES + k].tensor;
+    return states;
+}
+
+static int64_t block_of(const struct op *op)
+{
+    return (int64_t)attrs_of(op, options)->options.value[PRECONDITION_block];
+}
+
+static struct blocks_layout layout_in_blocks(const struct op *op, const struct tensor *u,
+                                             const struct state_tensors *states)
+{
+    return blocks_layout(u, op->n_in - MATRIX_STATES, states->at, block_of(op));
+}
+
+/* What an op prepares. */
+struct needs {
     int64_t side; /* side of the largest square matrix; 0 if there is none */
     bool even;    /* all blocks begin at multiples of 16 bytes */
     size_t total; /* the gemm workspace begins here */
     struct factors_list list;
 };
 
-static struct matrix_layout layout_of(const struct op *op, const struct tensor *u,
-                                      const struct tensor *const states[MOST_MATRIX_STATES])
+static struct needs needs_of_blocks(const struct program *prog, const struct op *op)
 {
-    struct matrix_layout l = {.total = 0};
-    if (op->kind == OP_soap) {
-        l.soap = soap_layout(u, states);
-        l.total = l.soap.total;
-        l.side = l.soap.side;
-        l.even = true;
-        factors_add_sides(&l.list, l.soap.rows, l.soap.cols, l.soap.rotates_left,
-                          l.soap.rotates_right);
-    } else {
-        int64_t block = (int64_t)attrs_of(op, options)->options.value[PRECONDITION_block];
-        l.blocks = blocks_layout(u, op->n_in - MATRIX_STATES, states, block);
-        l.total = l.blocks.total;
-        l.side = l.blocks.side;
-        l.even = (block | l.blocks.w.rows | l.blocks.w.cols) % 2 == 0;
-        blocks_gemms(&l.blocks.w, &l.list);
-    }
-    return l;
+    struct state_tensors states = planned_states(prog, op);
+    struct blocks_layout l = layout_in_blocks(op, program_tensor(prog, op->out[0]), &states);
+    struct needs needs = {
+        .side = l.side, .even = (block_of(op) | l.w.rows | l.w.cols) % 2 == 0, .total = l.total};
+    blocks_gemms(&l.w, &needs.list);
+    return needs;
 }
 
-static struct matrix_layout planned_layout(const struct program *prog, const struct op *op)
+static struct needs needs_of_soap(const struct program *prog, const struct op *op)
 {
-    const struct tensor *states[MOST_MATRIX_STATES] = {NULL};
-    for (int k = MATRIX_STATES; k < op->n_in; k++)
-        if (op->in[k] != TENSOR_NONE)
-            states[k - MATRIX_STATES] = program_tensor(prog, op->in[k]);
-    return layout_of(op, program_tensor(prog, op->out[0]), states);
+    struct state_tensors states = planned_states(prog, op);
+    struct soap_layout l = soap_layout(program_tensor(prog, op->out[0]), states.at);
+    struct needs needs = {.side = l.side, .even = true, .total = l.total};
+    factors_add_sides(&needs.list, l.rows, l.cols, l.rotates_left, l.rotates_right);
+    return needs;
 }
 
-static struct cuda_gemm_shape shape_of(const struct matrix_layout *l, const struct factors *f)
+static struct cuda_gemm_shape shape_of(const struct needs *needs, const struct factors *f)
 {
     return (struct cuda_gemm_shape){.m = f->m,
                                     .n = f->n,
@@ -404,7 +423,7 @@ static struct cuda_gemm_shape shape_of(const struct matrix_layout *l, const stru
                                     .b_transposed = f->transposed == B_TRANSPOSED,
                                     .type = DTYPE_f32,
                                     .c_type = DTYPE_f32,
-                                    .alignment = l->even ? 16 : 4};
+                                    .alignment = needs->even ? 16 : 4};
 }
 
 static bool supports(const struct program *prog, const struct op *op)
@@ -416,18 +435,31 @@ static bool supports(const struct program *prog, const struct op *op)
            prog->tensors[op->out[0]].dtype == DTYPE_f32;
 }
 
-static size_t workspace_bytes(const struct program *prog, const struct op *op,
-                              const struct device_facts *facts)
+static size_t work_bytes(const struct needs *needs)
 {
-    (void)facts;
-    struct matrix_layout l = planned_layout(prog, op);
     size_t most = 0;
-    for (int i = 0; i < l.list.n; i++) {
-        struct cuda_gemm_shape shape = shape_of(&l, &l.list.at[i]);
+    for (int i = 0; i < needs->list.n; i++) {
+        struct cuda_gemm_shape shape = shape_of(needs, &needs->list.at[i]);
         size_t bytes = cuda_gemm_work_bytes(&shape);
         most = bytes > most ? bytes : most;
     }
-    return cuda_work_bytes(l.total + most);
+    return cuda_work_bytes(needs->total + most);
+}
+
+static size_t blocks_workspace(const struct program *prog, const struct op *op,
+                               const struct device_facts *facts)
+{
+    struct needs needs = needs_of_blocks(prog, op);
+    (void)facts;
+    return work_bytes(&needs);
+}
+
+static size_t soap_workspace(const struct program *prog, const struct op *op,
+                             const struct device_facts *facts)
+{
+    struct needs needs = needs_of_soap(prog, op);
+    (void)facts;
+    return work_bytes(&needs);
 }
 
 static void release(void *prepared)
@@ -457,23 +489,20 @@ static bool host_memory(struct prepared *p, size_t side)
            p->spectral != NULL;
 }
 
-static enum snug_status prepare(const struct program *prog, const struct op *op,
-                                const struct device_facts *facts, void **prepared,
-                                struct snug_error *err)
+static enum snug_status prepare_needs(const struct op *op, const struct needs *needs,
+                                      void **prepared, struct snug_error *err)
 {
-    (void)facts;
-    struct matrix_layout l = planned_layout(prog, op);
     struct prepared *p = calloc(1, sizeof *p);
-    if (p == NULL || !host_memory(p, (size_t)l.side)) {
+    if (p == NULL || !host_memory(p, (size_t)needs->side)) {
         release(p);
         return snug_fail(err, SNUG_NO_MEMORY, "%s: out of memory while preparing it",
                          op_infos[op->kind].name);
     }
-    p->list = l.list;
+    p->list = needs->list;
     spectral_load();
     enum snug_status status = SNUG_OK;
     for (int i = 0; i < p->list.n && status == SNUG_OK; i++) {
-        struct cuda_gemm_shape shape = shape_of(&l, &p->list.at[i]);
+        struct cuda_gemm_shape shape = shape_of(needs, &p->list.at[i]);
         status = cuda_gemm_prepare(&shape, &p->gemms[i], err);
     }
     if (status == SNUG_OK)
@@ -483,35 +512,72 @@ static enum snug_status prepare(const struct program *prog, const struct op *op,
     return status;
 }
 
-static enum snug_status run(const struct kernel_call *call, struct snug_error *err)
+static enum snug_status prepare_blocks(const struct program *prog, const struct op *op,
+                                       const struct device_facts *facts, void **prepared,
+                                       struct snug_error *err)
 {
+    struct needs needs = needs_of_blocks(prog, op);
+    (void)facts;
+    return prepare_needs(op, &needs, prepared, err);
+}
+
+static enum snug_status prepare_soap(const struct program *prog, const struct op *op,
+                                     const struct device_facts *facts, void **prepared,
+                                     struct snug_error *err)
+{
+    struct needs needs = needs_of_soap(prog, op);
+    (void)facts;
+    return prepare_needs(op, &needs, prepared, err);
+}
+
+/* Copies the scalars to the host.  Does this step run?  If not, the direction is 0. */
+static bool begin_step(struct tools *t)
+{
+    const struct kernel_call *call = t->call;
     const struct operand *u = &call->out[0];
-    const struct tensor *states[MOST_MATRIX_STATES];
+    note(t, cuda_matrix_fetch(t->scalars, call->in[MATRIX_SCALARS].data, sizeof t->scalars,
+                              call->stream));
+    if (*t->error == 0 && t->scalars[SCALAR_skip] != 0)
+        clear_reals(t, cuda_elems(u), u->data);
+    return *t->error == 0 && t->scalars[SCALAR_skip] == 0;
+}
+
+static enum snug_status run_blocks(const struct kernel_call *call, struct snug_error *err)
+{
     int error = 0;
     struct tools t = {.call = call, .p = call->prepared, .error = &error, .err = err};
-    note(&t, cuda_matrix_fetch(t.scalars, call->in[MATRIX_SCALARS].data, sizeof t.scalars,
-                               call->stream));
-    if (error == 0 && t.scalars[SCALAR_skip] != 0)
-        clear_reals(&t, cuda_elems(u), u->data);
-    if (error != 0 || t.scalars[SCALAR_skip] != 0)
+    if (!begin_step(&t))
         return cuda_done(call, error, err);
-    for (int k = 0; k < MOST_MATRIX_STATES; k++)
-        states[k] = call->in[MATRIX_STATES + k].tensor;
-    struct matrix_layout l = layout_of(call->op, u->tensor, states);
+    struct state_tensors states = run_states(call);
+    struct blocks_layout l = layout_in_blocks(call->op, call->out[0].tensor, &states);
     t.after = l.total;
-    TRY(call->op->kind == OP_soap ? soap_run(&t, &l.soap) : blocks_run(&t, &l.blocks));
+    TRY(blocks_run(&t, &l));
+    return cuda_done(call, error, err);
+}
+
+static enum snug_status run_soap(const struct kernel_call *call, struct snug_error *err)
+{
+    int error = 0;
+    struct tools t = {.call = call, .p = call->prepared, .error = &error, .err = err};
+    if (!begin_step(&t))
+        return cuda_done(call, error, err);
+    struct state_tensors states = run_states(call);
+    struct soap_layout l = soap_layout(call->out[0].tensor, states.at);
+    t.after = l.total;
+    TRY(soap_run(&t, &l));
     return cuda_done(call, error, err);
 }
 
 CUDA_KERNELS(matrix) = {
-#define MATRIX_KERNEL(op_kind)                                                                 \
-    {                                                                                          \
-        .kind = OP_##op_kind, .name = GEMM_NAME, .supports = supports,                         \
-        .workspace_bytes = workspace_bytes, .prepare = prepare, .release = release, .run = run \
+#define MATRIX_KERNEL(op_kind, family)                                                          \
+    {                                                                                           \
+        .kind = OP_##op_kind, .name = GEMM_NAME, .supports = supports,                          \
+        .workspace_bytes = family##_workspace, .prepare = prepare_##family, .release = release, \
+        .run = run_##family                                                                     \
     }
-    MATRIX_KERNEL(shampoo),
-    MATRIX_KERNEL(caspr),
-    MATRIX_KERNEL(soap),
+    MATRIX_KERNEL(shampoo, blocks),
+    MATRIX_KERNEL(caspr, blocks),
+    MATRIX_KERNEL(soap, soap),
 #undef MATRIX_KERNEL
 };
 CUDA_KERNELS_END(matrix)

@@ -31,13 +31,17 @@ static bool supports_rows(const struct program *prog, const struct op *op, unsig
 
 static bool supports(const struct program *prog, const struct op *op)
 {
-    return op->kind == OP_layernorm ? supports_rows(prog, op, 0, 6, 0)
-                                    : supports_rows(prog, op, 0, 12, 0);
+    return supports_rows(prog, op, 0, 6, 0);
+}
+
+static bool supports_add(const struct program *prog, const struct op *op)
+{
+    return supports_rows(prog, op, 0, 12, 0);
 }
 
 static bool sums_dx(const struct op *op)
 {
-    return op->n_out > 3 && op->out[3] != TENSOR_NONE;
+    return op_column_sums(op) != TENSOR_NONE;
 }
 
 static bool supports_grad(const struct program *prog, const struct op *op)
@@ -118,7 +122,7 @@ static enum snug_status run_grad(const struct kernel_call *call, struct snug_err
 
 CUDA_KERNELS(norm) = {
     {.kind = OP_layernorm, .name = "cuda", .supports = supports, .run = run_layernorm},
-    {.kind = OP_add_layernorm, .name = "cuda", .supports = supports, .run = run_add_layernorm},
+    {.kind = OP_add_layernorm, .name = "cuda", .supports = supports_add, .run = run_add_layernorm},
     {.kind = OP_layernorm_grad,
      .name = "cuda",
      .supports = supports_grad,
