@@ -4,8 +4,8 @@
 usage: bench/large_batch.py [MODEL [DATA]] [--batch 64] [--large 4096] [--epochs 5] [--seeds 3] [--json] [recipe flags]
 
 With k times the batch there are k times fewer updates. Two rules of thumb scale the learning rate by k (the updates of
-an epoch add up to the same) or by the square root of k (the noise of an update stays the same), both with warm-up
-while the weights change fast. Each line is one of them, without and with warm-up (--warmup steps, or a tenth of all).
+an epoch add up to the same) or by the square root of k (the noise of an update stays the same), both with warmup
+while the weights change fast. Each line is one of them, without and with warmup (--warmup steps, or a tenth of all).
 A run that diverges is a result too: it is counted, not averaged. Runs ./snug, or the program in $SNUG.
 """
 import argparse
@@ -67,7 +67,7 @@ def row(args, batch, lr, rule, warmup):
             values.append(1 - result["val_accuracy"] if measure == "error" else result["val_loss"])
             steps = result["steps"]
             outcome = f"test error {100 * values[-1]:.2f}%" if measure == "error" else f"test loss {values[-1]:.4f}"
-        print(f"batch {batch}, lr {lr:g}, warm-up {warmup}, seed {seed}: {outcome}", file=sys.stderr)
+        print(f"batch {batch}, lr {lr:g}, warmup {warmup}, seed {seed}: {outcome}", file=sys.stderr)
     return {"batch": batch, "lr": lr, "rule": rule, "warmup": warmup, "steps": steps, "measure": measure,
             "mean": statistics.mean(values) if values else None,
             "deviation": statistics.stdev(values) if len(values) > 1 else None,
@@ -87,7 +87,7 @@ def main():
                           "rows": rows}))
         return
     print(f"{args.model} on {args.data}, {args.epochs:g} epochs, k = {k:g}, mean +- deviation over {args.seeds} seeds\n")
-    print(f"{'batch':>7}  {'lr':<9}  {'':<9}  {'warm-up':>7}  {'steps':>6}  test {rows[0]['measure']}")
+    print(f"{'batch':>7}  {'lr':<9}  {'':<9}  {'warmup':>7}  {'steps':>6}  test {rows[0]['measure']}")
     for r in rows:
         scale, digits = (100, 2) if r["measure"] == "error" else (1, 4)
         outcome = "" if r["mean"] is None else f"{scale * r['mean']:.{digits}f}"

@@ -42,21 +42,21 @@ extern "C" {
 /* ---- status ------------------------------------------------------------------------------ */
 /* src/base/status.c; snug_printable: src/base/text.c; the others: src/api/info_api.c */
 
-#define SNUG_STATUS_LIST(X)                                           \
-    X(OK, 0, "done")                                                  \
-    X(NO_MEMORY, 1, "the host is out of memory")                      \
-    X(BAD_ARGUMENT, 2, "an argument or a flag is wrong")              \
-    X(BAD_PROGRAM, 3, "the program is not well formed")               \
-    X(BAD_FILE, 4, "a file is missing, damaged or of the wrong type") \
-    X(IO_ERROR, 5, "reading or writing failed")                       \
-    X(OVER_BUDGET, 6, "the plan does not fit the memory budget")      \
-    X(UNSUPPORTED, 7, "this build or machine cannot do that")         \
-    X(DIVERGED, 8, "the loss is no longer finite")                    \
-    X(MISMATCH, 9, "two things that must agree do not")               \
-    X(INTERRUPTED, 10, "stopped on request")                          \
-    X(PEER_FAILED, 11, "another rank failed; see its message")        \
-    X(BUSY, 12, "another process is using it")                        \
-    X(NO_DATA, 13, "the data has nothing to train on")
+#define SNUG_STATUS_LIST(X)                                                 \
+    X(OK, 0, "done")                                                        \
+    X(NO_MEMORY, 1, "the host is out of memory")                            \
+    X(BAD_ARGUMENT, 2, "an argument or a flag is wrong")                    \
+    X(BAD_PROGRAM, 3, "the program is not well formed")                     \
+    X(BAD_FILE, 4, "a file is missing, damaged or of the wrong type")       \
+    X(IO_ERROR, 5, "reading or writing failed")                             \
+    X(OVER_BUDGET, 6, "the plan does not fit the memory budget")            \
+    X(UNSUPPORTED, 7, "this build or machine cannot do that")               \
+    X(DIVERGED, 8, "the loss is no longer finite")                          \
+    X(MISMATCH, 9, "model, recipe, data, checkpoint or ranks do not match") \
+    X(INTERRUPTED, 10, "stopped on request")                                \
+    X(PEER_FAILED, 11, "another rank failed; see its message")              \
+    X(BUSY, 12, "another process is training in the run folder")            \
+    X(NO_DATA, 13, "the data set is empty or too small for one batch or sequence")
 
 enum snug_status {
 #define SNUG_STATUS_ENUM(name, value, text) SNUG_##name = value,
@@ -222,8 +222,8 @@ struct snug_fit_point { /* Pareto-optimal in memory and time (times within 0.1% 
 /* Searches micro-batch, checkpoint, update and offload for the fastest recipe whose plan and
  * runtime memory fit the recipe's budget.  Keys that the recipe sets are not changed.  `allow`
  * lists keys that the search may change although they change the training result:
- * "state-bits,master,lora", "all", or NULL for none.  The frontier covers the neighbourhood of the
- * choice.  On SNUG_OVER_BUDGET nothing fits: the message names the smallest recipe, and *fit is
+ * "state-bits,master,lora", "all", or NULL for none.  The frontier has only the points near the
+ * choice; snug_fit_sweep adds the others.  On SNUG_OVER_BUDGET nothing fits: the message names the smallest recipe, and *fit is
  * valid for its frontier.  After any other failure *fit is NULL. */
 SNUG_API enum snug_status snug_fit_make(const snug_model *model, const snug_recipe *recipe,
                                         const char *allow, snug_fit **fit, struct snug_error *err);
@@ -235,13 +235,13 @@ SNUG_API const snug_recipe *snug_fit_recipe(const snug_fit *fit); /* NULL: nothi
 SNUG_API char *snug_fit_command(const snug_fit *fit); /* "snug train MODEL --..."; or NULL */
 SNUG_API int snug_fit_n_points(const snug_fit *fit);
 SNUG_API void snug_fit_point(const snug_fit *fit, int index, struct snug_fit_point *point);
-/* The recipe as a command, the frontier (all of it, or near the choice), and why the neighbours of
- * the choice lost. */
+/* The recipe as a command, the frontier (all of it, or near the choice), and why recipes near the
+ * choice lost. */
 SNUG_API char *snug_fit_text(const snug_fit *fit, int whole_frontier, int color);
 SNUG_API char *snug_fit_json(const snug_fit *fit);
 
-/* Prints the program after the named pass: "model" is before any pass, "last" after all of them.
- * "kernels" instead prints one line per op with its kernel and the bytes of its workspace. */
+/* Sets *text to the program after the named pass: "model" is before any pass, "last" after all of
+ * them.  "kernels" gives one line per op instead, with its kernel and the bytes of its workspace. */
 SNUG_API enum snug_status snug_dump(const snug_model *model, const snug_recipe *recipe,
                                     const char *after_pass, char **text, struct snug_error *err);
 
@@ -262,9 +262,9 @@ struct snug_train_options {
     int64_t eval_every;   /* in steps; 0: only at the end; negative: never */
     int64_t eval_batches; /* per evaluation; 0: all held-out data, at most 131,072 tokens of text */
     int64_t save_every;   /* in steps; 0: only at the end */
-    int64_t keep;         /* checkpoints to keep in OUT/checkpoints/step-000020; 0: none */
-    int resume;           /* continue the run in `out` */
-    int weights_only;     /* with resume: reset the optimizer state */
+    int64_t keep;     /* number of checkpoints to keep, as OUT/checkpoints/step-000020; 0: none */
+    int resume;       /* continue the run in `out` */
+    int weights_only; /* with resume: reset the optimizer state */
 };
 
 struct snug_metrics {              /* one step */
@@ -275,8 +275,8 @@ struct snug_metrics {              /* one step */
     double val_loss, val_accuracy;
 };
 
-/* With several ranks, after a run, rank 0 reports the bytes of the rank that allocated most; ties
- * go to the rank with the highest measured peak. */
+/* With several ranks, after a run, rank 0 reports the bytes of the rank that allocated most memory;
+ * of several such ranks, the one with the highest measured peak. */
 struct snug_summary {
     int64_t steps, planned_bytes, allocated_bytes, runtime_bytes, measured_peak_bytes;
     double loss, per_second;
@@ -307,8 +307,8 @@ SNUG_API enum snug_status snug_trainer_open_sized(const snug_model *model,
                                                   const struct snug_train_options *options,
                                                   size_t options_bytes, snug_trainer **trainer,
                                                   struct snug_error *err);
-/* Plans the run and allocates its memory.  Returns SNUG_OVER_BUDGET before it allocates anything of
- * the plan. */
+/* Plans the run and allocates its memory.  If the plan is over the budget, returns SNUG_OVER_BUDGET
+ * and allocates none of it. */
 static inline enum snug_status snug_trainer_open(const snug_model *model, const snug_recipe *recipe,
                                                  const struct snug_train_options *options,
                                                  snug_trainer **trainer, struct snug_error *err)

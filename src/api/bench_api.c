@@ -61,7 +61,7 @@ enum snug_status snug_bench(const char *what, const snug_model *model, const snu
     *text = NULL;
     bool on_gpu = strcmp(what, "cuda") == 0;
     if (!on_gpu && strcmp(what, "cpu") != 0)
-        return snug_fail(err, SNUG_BAD_ARGUMENT, "there is no bench \"%.40s\": use cpu or cuda",
+        return snug_fail(err, SNUG_BAD_ARGUMENT, "unknown benchmark \"%.40s\": use cpu or cuda",
                          what);
     struct snug_recipe own = *recipe;
     own.device = on_gpu ? DEVICE_cuda : DEVICE_cpu;

@@ -60,9 +60,11 @@ enum snug_status fd_read_at(int fd, const char *path, void *out, int64_t n_bytes
             return snug_fail(err, SNUG_IO_ERROR, "%s: cannot read at byte %lld: %s", path,
                              (long long)(offset_bytes + done), strerror(errno));
         if (got == 0)
-            return snug_fail(err, SNUG_BAD_FILE,
-                             "%s: the file ends at byte %lld, %lld bytes too early", path,
-                             (long long)(offset_bytes + done), (long long)(n_bytes - done));
+            return snug_fail(
+                err, SNUG_BAD_FILE,
+                "%s: truncated: it ends at byte %lld, %lld bytes too early; restore or "
+                "download it again",
+                path, (long long)(offset_bytes + done), (long long)(n_bytes - done));
         done += got;
     }
     return SNUG_OK;

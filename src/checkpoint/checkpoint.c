@@ -46,7 +46,7 @@ static enum snug_status read_identity(const char *where, const char *name, const
     const char *crc;
     char *end;
     if (!is_inside(name) || !json_is_object(record))
-        return snug_fail(err, SNUG_BAD_FILE, "%s: the entry of file '%s' is not valid", where,
+        return snug_fail(err, SNUG_BAD_FILE, "%s: the entry of file \"%s\" is not valid", where,
                          name);
     TRY(json_get_integer(record, where, "bytes", 0, INT64_MAX, &identity->n_bytes, err));
     TRY(json_get_string(record, where, "crc32", &crc, err));
@@ -54,7 +54,7 @@ static enum snug_status read_identity(const char *where, const char *name, const
     errno = 0;
     unsigned long value = strtoul(crc, &end, 16);
     if (end == crc || *end != '\0' || errno != 0 || value > UINT32_MAX)
-        return snug_fail(err, SNUG_BAD_FILE, "%s: \"crc32\" of '%s' is not a hex CRC-32", where,
+        return snug_fail(err, SNUG_BAD_FILE, "%s: \"crc32\" of \"%s\" is not a hex CRC-32", where,
                          name);
     identity->crc = (uint32_t)value;
     return SNUG_OK;
@@ -307,7 +307,9 @@ static enum snug_status parse_state(const char *dir, const char *text, json_t **
     TRY(json_parse(text, strlen(text), dir, state, err));
     if (!json_is_object(*state) || json_object_get(*state, FILES_KEY) != NULL)
         return snug_fail(err, SNUG_BAD_ARGUMENT,
-                         "%s: the state must be a JSON object without \"%s\"", dir, FILES_KEY);
+                         "%s: internal error: the state to save is not a JSON object, or has the "
+                         "reserved key \"%s\"",
+                         dir, FILES_KEY);
     return SNUG_OK;
 }
 
@@ -408,8 +410,8 @@ static enum snug_status open_described(const char *dir, const char *name,
     if (status != SNUG_OK) /* missing or damaged: err is set */
         return status;
     return snug_fail(err, SNUG_BAD_FILE,
-                     "%s/%s: not the file that state.json describes, so the checkpoint is not "
-                     "complete: restore the file of the same save",
+                     "%s/%s: does not belong to this checkpoint, because state.json describes "
+                     "another file: restore all files from one save",
                      dir, name);
 }
 
@@ -451,7 +453,10 @@ static enum snug_status open_once(const char *dir, struct checkpoint **out, stru
         goto done;
     if (!exists) {
         status =
-            snug_fail(err, SNUG_BAD_FILE, "%s: no saved run here (%s is missing)", dir, STATE_NAME);
+            snug_fail(err, SNUG_BAD_FILE,
+                      "%s: no saved run here (%s is missing): give a folder that snug train --out "
+                      "has written",
+                      dir, STATE_NAME);
         goto done;
     }
     if ((status = json_read_object(path, &state, err)) != SNUG_OK ||

@@ -79,9 +79,12 @@ static enum snug_status wrong_shape(const struct safetensors *st, const struct s
     text_add(&text, "%s: tensor \"%s\" is %s ", safetensors_path(st), entry->name,
              entry->dtype < DTYPE_COUNT ? dtype_name(entry->dtype) : "of an unknown type");
     shape_text(&entry->shape, &text);
-    text_add(&text, ", the model has %s ", dtype_name(dtype));
+    text_add(&text, ", but the model needs %s ", dtype_name(dtype));
     shape_text(shape, &text);
-    snug_fail(err, SNUG_MISMATCH, "%s", text.data == NULL ? "shapes differ" : text.data);
+    if (!shape_equal(&entry->shape, shape))
+        text_add(&text, ": use the weights of the same model");
+    snug_fail(err, SNUG_MISMATCH, "%s",
+              text.data == NULL ? "a tensor has the wrong shape" : text.data);
     text_free(&text);
     return SNUG_MISMATCH;
 }
@@ -417,9 +420,11 @@ enum snug_status weights_restore(const struct compiled_step *compiled, struct ex
         if (is_on_another_rank(compiled, exec, id, roles))
             continue;
         if (id == TENSOR_NONE || !is_saved(prog, exec, id, roles))
-            return snug_fail(err, SNUG_MISMATCH,
-                             "%s holds \"%s\", which this model and optimizer do not have",
-                             safetensors_path(st), entry->name);
+            return snug_fail(
+                err, SNUG_MISMATCH,
+                "%s has \"%s\", which this model and optimizer do not have: use the recipe "
+                "of the saved run, or reset the optimizer with --resume-weights-only",
+                safetensors_path(st), entry->name);
         const struct tensor *t = &prog->tensors[id];
         const struct shape *shape = t->whole.n_dims > 0 ? &t->whole : &t->shape;
         if (entry->dtype != t->dtype || !shape_equal(&entry->shape, shape))
@@ -428,8 +433,11 @@ enum snug_status weights_restore(const struct compiled_step *compiled, struct ex
         n--;
     }
     if (n > 0)
-        return snug_fail(err, SNUG_MISMATCH,
-                         "%s lacks %d tensors that this model, precision and optimizer have",
-                         safetensors_path(st), n);
+        return snug_fail(
+            err, SNUG_MISMATCH,
+            "%s lacks %d tensors that this model, precision and optimizer have: use the "
+            "recipe of the saved run, or reset the optimizer with "
+            "--resume-weights-only",
+            safetensors_path(st), n);
     return SNUG_OK;
 }

@@ -54,6 +54,13 @@ static bool is_known(const struct args *args, const char *name)
     return find_flag(args, name) != NULL || of_recipe;
 }
 
+/* The command with our flag for a foreign one; train takes every recipe key. */
+static const char *command_with(const char *flag)
+{
+    bool is_sampling = strcmp(flag, "tokens") == 0 || strcmp(flag, "temperature") == 0;
+    return is_sampling ? "generate" : "train";
+}
+
 /* Suggests our flag for one that other programs use; NULL if it is unknown. */
 static const char *foreign_words(const struct args *args, const char *name, char words[160])
 {
@@ -70,7 +77,7 @@ static const char *foreign_words(const struct args *args, const char *name, char
     else if (is_known(args, foreign->flag))
         snprintf(words, 160, "use %s", foreign->instead);
     else
-        snprintf(words, 160, "snug train has %s", foreign->instead);
+        snprintf(words, 160, "snug %s has %s", command_with(foreign->flag), foreign->instead);
     return words;
 }
 

@@ -16,7 +16,7 @@ enum cli_exit {
     CLI_DONE = 0,
     CLI_FAILED = 1,
     CLI_WRONG_USAGE = 2,
-    CLI_REFUSED = 3,  /* before the first step: over budget, or nothing to train on */
+    CLI_REFUSED = 3,  /* before the first step: over budget, disk too full, too little data */
     CLI_STOPPED = 130 /* interrupted without saving; 128 + SIGINT, as in shells */
 };
 

@@ -172,7 +172,7 @@ static void print_table(const struct train *train)
     printf("%-15s %s %s/s\n", "speed", number_rate(summary->per_second, number),
            summary->unit != NULL ? summary->unit : "tokens");
     print_bytes("planned", summary->planned_bytes,
-                snug_trainer_ranks(train->trainer) > 1 ? "on the rank that needs most" : "");
+                snug_trainer_ranks(train->trainer) > 1 ? "on the rank with the highest peak" : "");
     print_bytes("allocated", summary->allocated_bytes,
                 as_planned ? "as planned" : "not as planned");
     print_bytes("runtime", summary->runtime_bytes, "on top of the plan");

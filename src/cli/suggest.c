@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+#define MICRO_BATCH "--micro-batch M, with M = batch / (ranks x accumulation steps)"
+
 /* The flag as typed, without leading dashes and with - for _; our flag; what to type. */
 static const struct foreign_flag foreign[] = {
     {"learning-rate", "lr", "--lr"},
@@ -18,11 +20,10 @@ static const struct foreign_flag foreign[] = {
     {"per-gpu-train-batch-size", "micro-batch", "--micro-batch"},
     {"train-micro-batch-size-per-gpu", "micro-batch", "--micro-batch"},
     {"micro-batch-size", "micro-batch", "--micro-batch"},
-    {"gradient-accumulation-steps", "micro-batch",
-     "--micro-batch M, with M = batch / ranks / steps"},
-    {"gradient-accumulation", "micro-batch", "--micro-batch M, with M = batch / ranks / steps"},
-    {"grad-accum", "micro-batch", "--micro-batch M, with M = batch / ranks / steps"},
-    {"accumulate-grad-batches", "micro-batch", "--micro-batch M, with M = batch / ranks / steps"},
+    {"gradient-accumulation-steps", "micro-batch", MICRO_BATCH},
+    {"gradient-accumulation", "micro-batch", MICRO_BATCH},
+    {"grad-accum", "micro-batch", MICRO_BATCH},
+    {"accumulate-grad-batches", "micro-batch", MICRO_BATCH},
     {"fp16", "precision", "--precision fp16"},
     {"float16", "precision", "--precision fp16"},
     {"half", "precision", "--precision fp16"},

@@ -11,9 +11,9 @@
 const char *budget_name(const struct snug_recipe *recipe)
 {
     return recipe->memory_origin[0] == '\0'             ? "the budget"
-           : target_is_gpu((enum target)recipe->target) ? "the memory of that card"
+           : target_is_gpu((enum target)recipe->target) ? "the memory of the target GPU"
            : recipe->device == DEVICE_cuda              ? "the GPU's memory"
-                                                        : "this machine's memory";
+                                                        : "the default budget";
 }
 
 const char *budget_size(int64_t bytes, char out[TEXT_SIZE_MAX])
@@ -52,12 +52,13 @@ enum snug_status budget_check(const struct snug_model *model, const struct snug_
     if (found.total_bytes == INT64_MAX)
         return snug_fail(err, SNUG_OVER_BUDGET, "%s needs %s, over %s of %s", model->name, planned,
                          limit_name, limit);
-    return snug_fail(err, SNUG_OVER_BUDGET,
-                     "%s needs %s plus %s for the runtime, over %s of %s; %s%s%s needs %s in all, "
-                     "the least that was found: try snug fit",
-                     model->name, planned, runtime, limit_name, limit,
-                     found.flags[0] != '\0' ? found.flags : "this recipe", instead, found.replaced,
-                     budget_size(priced_needed(&found), other));
+    return snug_fail(
+        err, SNUG_OVER_BUDGET,
+        "%s needs %s plus %s for the runtime, over %s of %s; the smallest recipe found, "
+        "%s%s%s, needs %s with the runtime: raise --memory or try snug fit",
+        model->name, planned, runtime, limit_name, limit,
+        found.flags[0] != '\0' ? found.flags : "this recipe", instead, found.replaced,
+        budget_size(priced_needed(&found), other));
 }
 
 /* --memory, or the machine's memory if that is less.  A GPU's memory is only known when the arena

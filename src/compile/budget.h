@@ -13,8 +13,8 @@ const char *budget_name(const struct snug_recipe *recipe);
 const char *budget_size(int64_t bytes, char out[TEXT_SIZE_MAX]);
 
 /* Compares the plan plus the runtime with `limit_bytes`, called `limit_name` in the message ("the
- * budget", "this machine's memory").  If it is over, fails with SNUG_OVER_BUDGET and suggests the
- * mildest recipe that fits (advice.h), or the smallest one. */
+ * budget", "the default budget").  If it is over, fails with SNUG_OVER_BUDGET and suggests the
+ * recipe that fits with the smallest change (advice.h), or the smallest one. */
 enum snug_status budget_check(const struct snug_model *model, const struct snug_recipe *recipe,
                               const struct compiled_step *compiled, int64_t limit_bytes,
                               const char *limit_name, struct snug_error *err);

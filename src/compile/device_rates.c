@@ -103,7 +103,7 @@ enum snug_status rates_check_target(const struct snug_recipe *recipe, struct snu
     if (recipe->target == TARGET_here || is_gpu == (recipe->device == DEVICE_cuda))
         return SNUG_OK;
     recipe_get(recipe, "target", &target);
-    snug_fail(err, SNUG_BAD_ARGUMENT, "--target %s is a %s, --device %s is not: leave --device out",
+    snug_fail(err, SNUG_BAD_ARGUMENT, "--target %s is a %s, but --device is %s: leave --device out",
               target.data == NULL ? "" : target.data, is_gpu ? "GPU" : "CPU",
               is_gpu ? "cpu" : "cuda");
     text_free(&target);
@@ -121,7 +121,8 @@ enum snug_status rates_of_recipe(const struct snug_recipe *recipe, int threads,
         TRY(rates_load(threads, isa, rates, &measured, err));
     if (card->name != NULL) {
         rates->rates = rates_of_card(card);
-        snprintf(rates->origin, sizeof rates->origin, "for an assumed %s", card->name);
+        snprintf(rates->origin, sizeof rates->origin,
+                 is_some_gpu ? "for an assumed %s" : "for the %s", card->name);
     } else if (!measured) {
         rates->rates = rates_generic_cpu(threads);
         snprintf(rates->origin, sizeof rates->origin, "for a generic CPU, %d thread%s", threads,

@@ -1,8 +1,8 @@
 /*
  * explain.c -- remarks for users who compare a plan with a formula.
  *
- *     gradients    textbooks add all gradients to the peak; here the peak comes before most exist
- *     activations  the ZeRO paper's 12 x hidden per token and layer is less than backward reads
+ *     gradients    textbooks count all gradients at the peak; here few exist at the peak
+ *     activations  the ZeRO paper counts 12 x hidden per token and layer; backward reads more
  *     checkpoint   sqrt(n) segments assume that a layer saves as much inside as at its border; a
  *                  transformer layer saves far more inside, so every:1 needs less memory
  *
@@ -66,8 +66,7 @@ static bool explain_gradients(const struct snug_recipe *recipe, const struct com
                  recipe->zero > 1 ? "a rank keeps only its shard" : "each is freed after its use");
     else
         snprintf(e->words, EXPLAIN_WORDS,
-                 "%s at the peak; they grow to %s by op %s while activations are freed, so the two "
-                 "peaks do not add up",
+                 "%s at the peak; their maximum, %s at op %s, comes after activations are freed",
                  now, text_size(most, once), text_count(op, index));
     return true;
 }
@@ -86,10 +85,11 @@ static bool explain_activations(const struct snug_model *model, const struct snu
     if (saved < 1.1 * ZERO_PAPER)
         return false;
     e->about = "activations";
-    snprintf(e->words, EXPLAIN_WORDS,
-             "%.1f x hidden per token and layer, with norm and GELU outputs (--checkpoint cheap "
-             "recomputes them); the ZeRO paper estimates 12: %s",
-             saved, text_size((int64_t)(ZERO_PAPER * unit), formula));
+    snprintf(
+        e->words, EXPLAIN_WORDS,
+        "%.1f x hidden elements per token and layer, norm and GELU outputs included "
+        "(--checkpoint cheap recomputes them); the ZeRO paper estimates 12 x hidden, which is %s",
+        saved, text_size((int64_t)(ZERO_PAPER * unit), formula));
     return true;
 }
 

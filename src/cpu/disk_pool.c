@@ -23,11 +23,16 @@
 struct disk_pool {
     struct offload_pool pool; /* must come first: pointers to the two are cast into each other */
     int fd;
+    char folder[]; /* for error messages */
 };
 
-static enum snug_status io_error(const char *what, struct snug_error *err)
+static enum snug_status io_error(const struct disk_pool *s, const char *what,
+                                 struct snug_error *err)
 {
-    return snug_fail(err, SNUG_IO_ERROR, "cannot %s the offload file: %s", what, strerror(errno));
+    return snug_fail(
+        err, SNUG_IO_ERROR,
+        "cannot %s the offload file in %.200s: %s; set --out or TMPDIR to another disk", what,
+        s->folder, strerror(errno));
 }
 
 static enum snug_status read_pool(struct offload_pool *pool, int64_t at, void *to, int64_t n_bytes,
@@ -39,7 +44,7 @@ static enum snug_status read_pool(struct offload_pool *pool, int64_t at, void *t
         if (n == 0)
             errno = EIO; /* cannot be the end: the whole file was allocated */
         if (n == 0 || (n < 0 && errno != EINTR))
-            return io_error("read", err);
+            return io_error(s, "read", err);
         done += n > 0 ? n : 0;
     }
     return SNUG_OK;
@@ -54,7 +59,7 @@ static enum snug_status write_pool(struct offload_pool *pool, int64_t at, const 
         if (n == 0)
             errno = EIO;
         if (n == 0 || (n < 0 && errno != EINTR))
-            return io_error("write", err);
+            return io_error(s, "write", err);
         done += n > 0 ? n : 0;
     }
     return SNUG_OK;
@@ -116,11 +121,12 @@ static enum snug_status open_file(const char *folder, int64_t n_bytes, int *fd,
 enum snug_status cpu_open_pool(const struct device_facts *facts, int64_t n_bytes,
                                struct offload_pool **pool, struct snug_error *err)
 {
-    struct disk_pool *s = calloc(1, sizeof *s);
+    const char *folder = facts->pool_folder != NULL ? facts->pool_folder : temporary_folder();
+    struct disk_pool *s = calloc(1, sizeof *s + strlen(folder) + 1);
     if (s == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "out of memory opening the offload pool");
     s->pool = (struct offload_pool){.read = read_pool, .write = write_pool, .close = close_pool};
-    const char *folder = facts->pool_folder != NULL ? facts->pool_folder : temporary_folder();
+    strcpy(s->folder, folder);
     enum snug_status status = open_file(folder, n_bytes, &s->fd, err);
     if (status != SNUG_OK) {
         free(s);

@@ -61,7 +61,7 @@ static enum snug_status find(const char *spec, char **path, struct snug_error *e
     }
     int reason = errno;
     if (*spec == '\0' || strchr(spec, '/') != NULL || reason != ENOENT)
-        return snug_fail(err, SNUG_BAD_FILE, "data '%s': %s", spec, strerror(reason));
+        return snug_fail(err, SNUG_BAD_FILE, "data \"%s\": %s", spec, strerror(reason));
     TRY(try_folder(getenv("SNUG_DATA"), ".", spec, path, err));
     char *cache;
     TRY(cache_folder(&cache, err));
@@ -73,7 +73,7 @@ static enum snug_status find(const char *spec, char **path, struct snug_error *e
     bool is_known = fetch_knows(spec);
     return snug_fail(
         err, SNUG_BAD_FILE,
-        "data '%s': no such file or folder, and no data set of that name in $SNUG_DATA or the "
+        "data \"%s\": no such file or folder, and no data set of that name in $SNUG_DATA or the "
         "cache: give a path or set SNUG_DATA%s%s",
         spec, is_known ? ", or download it: snug data " : "", is_known ? spec : "");
 }
@@ -87,18 +87,19 @@ static enum snug_status check_request(const struct data_request *request, struct
     if (request->sample_elems < 1 || request->sample_elems > INT32_MAX ||
         request->target_elems != target_elems || request->target_elems < 1 ||
         (wants_classes && (request->n_classes < 1 || request->n_classes > INT32_MAX)))
-        return snug_fail(err, SNUG_BAD_ARGUMENT,
-                         "data: cannot provide samples of %lld elements with targets of %lld among "
-                         "%lld classes",
-                         (long long)request->sample_elems, (long long)request->target_elems,
-                         (long long)request->n_classes);
+        return snug_fail(
+            err, SNUG_BAD_ARGUMENT,
+            "data: cannot provide samples of %lld input elements, %lld target elements and "
+            "%lld classes",
+            (long long)request->sample_elems, (long long)request->target_elems,
+            (long long)request->n_classes);
     return SNUG_OK;
 }
 
 static enum snug_status no_images(const char *spec, struct snug_error *err)
 {
     return snug_fail(err, SNUG_BAD_ARGUMENT,
-                     "--augment works on images only, and data '%s' has none", spec);
+                     "--augment works on images only, and data \"%s\" has none", spec);
 }
 
 enum snug_status data_open(const struct data_request *request, struct data **data,
@@ -182,9 +183,10 @@ enum snug_status data_fill(struct data *data, enum data_split split, int64_t fir
 {
     const int64_t elem_bytes = 4; /* both i32 and f32 */
     if (first < 0 || n < 0)
-        return snug_fail(err, SNUG_BAD_ARGUMENT, "data: samples %lld + %lld do not exist",
+        return snug_fail(err, SNUG_BAD_ARGUMENT,
+                         "data: the first sample (%lld) and the count (%lld) must not be negative",
                          (long long)first, (long long)n);
-    if (data->n_samples[split] < 1)
+    if (data->n_samples[split] < 1) /* data_open refuses an empty training split */
         return snug_fail(err, SNUG_BAD_FILE,
                          "data: the held-out split is shorter than one sample: add data or use a "
                          "shorter --seq");

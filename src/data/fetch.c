@@ -43,7 +43,7 @@ static const struct fetch_set sets[] = {
       {"t10k-labels-idx1-ubyte.gz", "bb300cfdad3c16e7a12a480ee83cd310"}},
      NULL},
     {"cifar-10",
-     "60,000 images of 3 x 32 x 32, 10 classes; 170 MB, unpacked 354 MB",
+     "60,000 images of 3 x 32 x 32, 10 classes; 170 MB, 354 MB on disk",
      "https://www.cs.toronto.edu/~kriz",
      {{"cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"}},
      "cifar-10-batches-bin"},

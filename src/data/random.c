@@ -72,7 +72,7 @@ enum snug_status source_open_random(const struct data_request *request, struct d
 {
     *data = malloc(sizeof **data);
     if (*data == NULL)
-        return snug_fail(err, SNUG_NO_MEMORY, "data 'random': out of memory");
+        return snug_fail(err, SNUG_NO_MEMORY, "data \"random\": out of memory");
     **data = (struct data){.fill = fill,
                            .close = close_random,
                            .request = *request,

@@ -120,7 +120,11 @@ static enum snug_status choose_transport(const struct rank_gpu *all,
         return SNUG_OK;
     }
     if (collectives_are_forced())
-        return snug_fail(err, SNUG_UNSUPPORTED, "SNUG_NCCL=force: %s", why);
+        return snug_fail(
+            err, SNUG_UNSUPPORTED,
+            "SNUG_NCCL=force, but NCCL cannot be used: %s; unset SNUG_NCCL to communicate "
+            "through the host",
+            why);
     snprintf(device_assignment->transport, sizeof device_assignment->transport,
              "MPI through host memory: %.180s", why);
     return SNUG_OK;

@@ -169,17 +169,22 @@ static enum snug_status open_memory(struct exec *exec, const struct exec *shared
         memcpy(exec->collective_runner.directs, shared->collective_runner.directs,
                sizeof exec->collective_runner.directs);
         if (exec->arena_bytes > shared->arena_bytes)
-            return snug_fail(err, SNUG_MISMATCH, "%s does not fit into the arena that it shares",
-                             exec->prog->name);
+            return snug_fail(
+                err, SNUG_MISMATCH,
+                "%s needs an arena of %lld bytes, but shares one of %lld: this is a bug in "
+                "snug, please report it",
+                exec->prog->name, (long long)exec->arena_bytes, (long long)shared->arena_bytes);
     } else {
         if (exec->hooks != NULL)
             TRY(open_device(exec, err));
         exec->arena = exec->backend->alloc((size_t)exec->arena_bytes);
         if (exec->arena == NULL)
-            return snug_fail(err, SNUG_NO_MEMORY,
-                             "the %s cannot allocate the planned %lld bytes; choose a smaller "
-                             "--micro-batch or set --memory",
-                             exec->hooks == NULL ? "machine" : "GPU", (long long)exec->arena_bytes);
+            return snug_fail(
+                err, SNUG_NO_MEMORY,
+                "the %s cannot allocate the planned %lld bytes: choose a smaller "
+                "--micro-batch, or set --memory to the free memory to get a recipe that "
+                "fits",
+                exec->hooks == NULL ? "machine" : "GPU", (long long)exec->arena_bytes);
     }
     return exec->hooks == NULL ? SNUG_OK : staging_make(exec, shared, err);
 }

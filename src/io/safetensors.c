@@ -57,7 +57,7 @@ static int64_t skipped_dtype_bytes(const char *name)
 static enum snug_status bad_tensor(const struct safetensors *st, const char *name, const char *what,
                                    struct snug_error *err)
 {
-    return snug_fail(err, SNUG_BAD_FILE, "%s: tensor '%s': %s", st->path, name, what);
+    return snug_fail(err, SNUG_BAD_FILE, "%s: tensor \"%s\": %s", st->path, name, what);
 }
 
 /* *bytes is the size of an element. */
@@ -75,7 +75,7 @@ static enum snug_status parse_dtype(const struct safetensors *st, const char *na
     *dtype = DTYPE_COUNT;
     *bytes = skipped_dtype_bytes(text);
     if (*bytes == 0)
-        return snug_fail(err, SNUG_BAD_FILE, "%s: tensor '%s': unknown dtype '%.32s'", st->path,
+        return snug_fail(err, SNUG_BAD_FILE, "%s: tensor \"%s\": unknown dtype \"%.32s\"", st->path,
                          name, text);
     return SNUG_OK;
 }
@@ -87,8 +87,9 @@ static enum snug_status parse_shape(const struct safetensors *st, const char *na
     if (!json_is_array(value))
         return bad_tensor(st, name, "\"shape\" is missing or not an array", err);
     if (json_array_size(value) > MAX_DIMS)
-        return snug_fail(err, SNUG_BAD_FILE, "%s: tensor '%s': %zu dimensions; snug reads up to %d",
-                         st->path, name, json_array_size(value), MAX_DIMS);
+        return snug_fail(err, SNUG_BAD_FILE,
+                         "%s: tensor \"%s\": %zu dimensions; snug reads up to %d", st->path, name,
+                         json_array_size(value), MAX_DIMS);
     shape->n_dims = (int)json_array_size(value);
     for (int i = 0; i < shape->n_dims; i++) {
         const json_t *dim = json_array_get(value, (size_t)i);
@@ -116,14 +117,14 @@ static enum snug_status parse_entry(const struct safetensors *st, const char *na
     int64_t begin = json_integer_value(first), end = json_integer_value(last);
     if (begin < 0 || end < begin || end > data_bytes)
         return snug_fail(err, SNUG_BAD_FILE,
-                         "%s: tensor '%s': data_offsets [%" PRId64 ", %" PRId64
+                         "%s: tensor \"%s\": data_offsets [%" PRId64 ", %" PRId64
                          "] are outside the %" PRId64 " bytes of data: is the file truncated?",
                          st->path, name, begin, end, data_bytes);
     if (!safetensors_tensor_bytes(&entry->shape, elem_bytes, &expected))
         return bad_tensor(st, name, "its shape is larger than any file can be", err);
     if (expected != end - begin)
         return snug_fail(err, SNUG_BAD_FILE,
-                         "%s: tensor '%s': shape and dtype need %" PRId64
+                         "%s: tensor \"%s\": shape and dtype need %" PRId64
                          " bytes, but data_offsets span %" PRId64,
                          st->path, name, expected, end - begin);
     entry->offset_bytes = st->data_begin + begin;
@@ -165,11 +166,11 @@ static enum snug_status check_cover(const struct safetensors *st, struct snug_er
     for (int i = 0; i < st->n; i++) {
         const struct st_entry *entry = &st->entries[i];
         if (entry->offset_bytes < covered)
-            return snug_fail(err, SNUG_BAD_FILE, "%s: tensor '%s' overlaps '%s'", st->path,
+            return snug_fail(err, SNUG_BAD_FILE, "%s: tensor \"%s\" overlaps \"%s\"", st->path,
                              entry->name, st->entries[i - 1].name);
         if (entry->offset_bytes > covered)
             return snug_fail(err, SNUG_BAD_FILE,
-                             "%s: a gap of %" PRId64 " bytes before tensor '%s'", st->path,
+                             "%s: a gap of %" PRId64 " bytes before tensor \"%s\"", st->path,
                              entry->offset_bytes - covered, entry->name);
         covered += entry->n_bytes;
     }
@@ -315,7 +316,7 @@ enum snug_status safetensors_read(struct safetensors *st, const struct st_entry 
 {
     if (entry->dtype == DTYPE_COUNT)
         return snug_fail(
-            err, SNUG_UNSUPPORTED, "%s: tensor '%s': dtype %s is not supported", st->path,
+            err, SNUG_UNSUPPORTED, "%s: tensor \"%s\": dtype %s is not supported", st->path,
             entry->name,
             json_string_value(json_object_get(json_object_get(st->header, entry->name), "dtype")));
     for (int64_t done = 0, n; done < entry->n_bytes; done += n) {

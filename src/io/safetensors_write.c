@@ -30,7 +30,7 @@ static enum snug_status lay_out(const char *path, const struct st_entry *entries
                 continue;
             if (!safetensors_tensor_bytes(&entries[i].shape, (int64_t)width, &n_bytes))
                 return snug_fail(err, SNUG_BAD_ARGUMENT,
-                                 "%s: tensor '%s' is larger than any file can be", path,
+                                 "%s: tensor \"%s\" is larger than any file can be", path,
                                  entries[i].name);
             placed[n_placed] = entries[i];
             placed[n_placed].offset_bytes = at; /* from the start of the data */

@@ -88,8 +88,8 @@ static enum snug_status read_integer(struct parser *p, const char *what, int64_t
     const struct token *token = take(p);
     if (token->kind != WORD || !text_parse_count(token->text, value) || *value < least ||
         *value > most)
-        return fail(p, "%s is a whole number from %lld to %lld, not %s", what, (long long)least,
-                    (long long)most, show(p, token));
+        return fail(p, "%s must be a whole number from %lld to %lld, not %s", what,
+                    (long long)least, (long long)most, show(p, token));
     return SNUG_OK;
 }
 
@@ -97,7 +97,7 @@ static enum snug_status read_real(struct parser *p, const char *what, double *va
 {
     const struct token *token = take(p);
     if (token->kind != WORD || !text_parse_real(token->text, value))
-        return fail(p, "%s is a finite number, not %s", what, show(p, token));
+        return fail(p, "%s must be a finite number, not %s", what, show(p, token));
     return SNUG_OK;
 }
 
@@ -117,7 +117,7 @@ static enum snug_status read_word(struct parser *p, const char *what, struct wor
         if (used >= sizeof all)
             used = sizeof all - 1;
     }
-    return fail(p, "%s is one of %s, not %s", what, all, show(p, token));
+    return fail(p, "%s must be one of %s, not %s", what, all, show(p, token));
 }
 
 static bool is_name(const struct token *token)
@@ -408,7 +408,7 @@ static enum snug_status read_op(struct parser *p)
 static enum snug_status read_body(struct parser *p)
 {
     int64_t end, repeat;
-    TRY(read_integer(p, "the end of the body (0: the last op)", 0, INT_MAX, &end));
+    TRY(read_integer(p, "the end of the body (0: the end of the program)", 0, INT_MAX, &end));
     if (!is_word(take(p), "x"))
         return fail(p, "a body is written as: body END x REPEATS");
     TRY(read_integer(p, "the number of repeats", 1, INT_MAX, &repeat));

@@ -140,7 +140,7 @@ static void merge_pairs(struct blocks *blocks)
 }
 
 /* About budget / BUDGET_UNITS, chosen as a divisor or a multiple of the smallest block input.
- * Most tensors of a block have that many elements too, so rounding errors do not add up. */
+ * Most tensors of a block have that many elements too, so rounding errors do not accumulate. */
 static int64_t unit_for(const struct chain *chain, int64_t budget)
 {
     int64_t least = INT64_MAX, about = budget / BUDGET_UNITS + 1;

@@ -15,7 +15,7 @@
  * tensors live until the second backward has read them.  The next loss scale is set after the
  * second backward, which still needs the current one.
  *
- * With several micro-batches the gradients are sums and live through all of them.  The updates
+ * With several micro-batches the gradients are sums and stay alive through all of them.  The updates
  * then run in the last micro-batch (in_last).  If they also need the norm, they stay at the end:
  * moving them would save nothing.
  *

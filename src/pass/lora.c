@@ -122,10 +122,11 @@ static enum snug_status add_matrix(struct program *prog, struct pass_env *env, t
     if (t.name == NULL)
         return snug_fail(env->err, SNUG_NO_MEMORY, "lora: out of memory");
     if (program_find(prog, t.name) != TENSOR_NONE)
-        return snug_fail(env->err, SNUG_BAD_PROGRAM,
-                         "--lora: a tensor \"%s\" already exists: the model already has adapters, "
-                         "or two layers share a matrix",
-                         t.name);
+        return snug_fail(
+            env->err, SNUG_BAD_PROGRAM,
+            "--lora: a tensor \"%s\" already exists, because the model has adapters or two "
+            "layers share a matrix: leave --lora out, or rename the tensor",
+            t.name);
     TRY(program_add_tensor(prog, &t, id, env->err));
     program_link(prog, *id, LINK_adapter, of);
     return SNUG_OK;

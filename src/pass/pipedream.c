@@ -112,7 +112,7 @@ static enum snug_status transfer_table(struct unrolling *u, tensor_id id, int mi
         return unroll_append(u, OP_recv, other_end(u), TENSOR_NONE, *unroll_own_slot(u, micro, id));
     }
     if (*version_slot(u, version, id) == TENSOR_NONE)
-        TRY(copy_weight(u, id, version, "%s.lent.%d", version_slot(u, version, id)));
+        TRY(copy_weight(u, id, version, "%s.copy.%d", version_slot(u, version, id)));
     return unroll_append(u, OP_send, other_end(u), *version_slot(u, version, id), TENSOR_NONE);
 }
 

@@ -22,7 +22,7 @@ static bool has_adapters(const struct pass_env *env)
     return env->config.lora_rank > 0;
 }
 
-/* Bits of the base that are not those of all weights. */
+/* Are the frozen matrices stored in another type than the other weights? */
 static bool has_quantized_base(const struct pass_env *env)
 {
     bool all_have_16 = env->config.compute != DTYPE_f32;
@@ -30,13 +30,14 @@ static bool has_quantized_base(const struct pass_env *env)
            !(env->config.base_bits == 16 && all_have_16);
 }
 
-/* A model that is frozen has norms that are frozen, too. */
-static bool does_not_move(const struct pass_env *env)
+/* Batch norm uses its running averages in an evaluation, and in a frozen model (LoRA). */
+static bool uses_running_averages(const struct pass_env *env)
 {
     return !env->config.train || has_adapters(env);
 }
 
-static bool beside_averages(const struct pass_env *env)
+/* An evaluation of a run whose optimizer averages the weights. */
+static bool reads_averages(const struct pass_env *env)
 {
     return env->config.run != NULL && env->config.optimizer->average != AVERAGE_none;
 }
@@ -84,25 +85,25 @@ static bool has_ranks(const struct pass_env *env)
 
 /* clang-format off */
 #define PASS_LIST(X)                                                                               \
-    X(inference,  does_not_move) /* running averages for those of the batch */                   \
-    X(regularize, is_regularized) /* dropout, label smoothing */                                   \
-    X(lora,       has_adapters) /* thin matrices beside frozen ones */                             \
-    X(precision,  in_16_bits)  /* dtypes, casts of inputs */                                       \
-    X(average,    beside_averages) /* of the weights, in their place */                            \
-    X(stage,      has_stages)  /* this rank's part of the layers */                                \
-    X(autodiff,   in_training) /* the backward half */                                             \
-    X(checkpoint, recomputes)  /* recompute activations: gradient_checkpointing.c */               \
-    X(accumulate, in_training) /* micro-batches as a repeated body */                              \
-    X(optimizer,  in_training) /* gradient norm, states, updates */                                \
-    X(fuse,       always)      /* as coarse as the best kernels */                                 \
-    X(dequantize,     has_quantized_base) /* frozen matrices in fewer bits */                              \
-    X(drop_dead,  always)      /* what nobody reads */                                             \
-    X(unroll,     is_unrolled) /* micro-batches in the order of the pipeline */                    \
-    X(shard,      has_ranks)   /* sums over ranks, and who has what */                             \
-    X(in_backward, updates_in_backward) /* updates where gradients are complete */                 \
-    X(offload,    is_offloaded) /* states and activations to the offload pool, and back */                \
-    X(bias_sums,  in_training) /* where a gradient is made, not where it is read */                \
-    X(book,       always)      /* the kernel of each op, its workspace */
+    X(inference,   uses_running_averages)  /* batch norm reads its running averages */             \
+    X(regularize,  is_regularized)         /* dropout, label smoothing */                          \
+    X(lora,        has_adapters)           /* freezes the model, adds low-rank adapters */         \
+    X(precision,   in_16_bits)             /* dtypes, casts of inputs */                           \
+    X(average,     reads_averages)         /* an evaluation reads averaged weights */              \
+    X(stage,       has_stages)             /* the layers of this pipeline stage */                 \
+    X(autodiff,    in_training)            /* the backward half */                                 \
+    X(checkpoint,  recomputes)             /* recompute activations: gradient_checkpointing.c */   \
+    X(accumulate,  in_training)            /* micro-batches: the body repeats */                   \
+    X(optimizer,   in_training)            /* gradient norm, states, updates */                    \
+    X(fuse,        always)                 /* merge ops that have a fused kernel */                \
+    X(dequantize,  has_quantized_base)     /* frozen matrices in fewer bits */                     \
+    X(drop_dead,   always)                 /* remove ops whose results nobody reads */             \
+    X(unroll,      is_unrolled)            /* micro-batches in pipeline order */                   \
+    X(shard,       has_ranks)              /* collectives, shards of the rank */                   \
+    X(in_backward, updates_in_backward)    /* update when the gradient is complete */              \
+    X(offload,     is_offloaded)           /* states, activations in the offload pool */           \
+    X(bias_sums,   in_training)            /* bias gradients in the kernel of dy */                \
+    X(book,        always)                 /* the kernel of each op, its workspace */
 /* clang-format on */
 
 static const struct {
@@ -142,7 +143,8 @@ enum snug_status pass_run(struct program *prog, struct pass_env *env, const char
             return SNUG_OK;
     }
     if (last != NULL && strcmp(last, "last") != 0)
-        return snug_fail(env->err, SNUG_BAD_ARGUMENT, "there is no pass \"%s\"; the passes are: %s",
-                         last, pass_names());
+        return snug_fail(env->err, SNUG_BAD_ARGUMENT,
+                         "there is no pass \"%s\"; --dump takes kernels, last or one of: %s", last,
+                         pass_names());
     return SNUG_OK;
 }

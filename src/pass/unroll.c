@@ -7,8 +7,8 @@
  *     1f1b        F0 ... F(k-1)  B0 Fk  B1 F(k+1) ...      k = p - s at stage s of p
  *     pipedream   as 1f1b, with an update after each B (pipedream.c)
  *
- * Each micro-batch gets its own tensors (NAME@1 and so on).  The planner then sees from their lifetimes how
- * many micro-batches are in flight at once; nobody has to tell it.  Weight gradients are summed over the
+ * Each micro-batch gets its own tensors (NAME@1 and so on).  The lifetimes of these tensors then show the
+ * planner how many micro-batches are in flight at once.  Weight gradients are summed over the
  * micro-batches in their order, whatever the schedule, so gpipe, 1f1b and naive give the same bits.
  *
  * Before a stage sends again in a direction it waits for its previous send in that direction.  In every
@@ -56,7 +56,7 @@ enum snug_status unroll_append(struct unrolling *u, enum op_kind kind, struct at
 
 /* ---- tensors of a micro-batch ---------------------------------------------------------------- */
 
-/* Do all micro-batches share it?  They share what lives from step to step, and sums over them. */
+/* Do all micro-batches share the tensor?  They share persistent tensors and sums over micro-batches. */
 static bool is_common(const struct unrolling *u, tensor_id id)
 {
     const struct tensor *root = &u->prog->tensors[tensor_root(u->prog, id)];
@@ -189,8 +189,8 @@ static enum snug_status sum_over_ends(struct unrolling *u)
     return SNUG_OK;
 }
 
-/* Only the last stage computes the loss.  The others hold 0, so that a sum over all stages
- * (shard_updates.c) gives it to everybody. */
+/* Only the last stage computes the loss.  The others hold 0, so that the sum over all
+ * stages (shard_updates.c) gives every stage the loss. */
 static enum snug_status append_loss(struct unrolling *u)
 {
     if (!unroll_is_last_stage(u))

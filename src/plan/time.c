@@ -1,9 +1,10 @@
 /*
  * time.c -- the seconds of an op: max(flops / rate of its kind, bytes / rate of memory) + launch.
  *
- * Rates fall where a matmul is thin, so a curve gives them by its least dimension; between two
- * points they are interpolated on logarithms, beyond the last they stay.  Below the first point
- * of a matmul the rate falls with the dimension: what is left is reading the large operand.
+ * A matmul with a small dimension runs at a lower rate.  So the curve of a kind of matmul gives the
+ * rate by the smallest dimension.  Between two points the rate is interpolated logarithmically, and
+ * beyond the last point it is constant.  Below the first point of a matmul it is proportional to the
+ * dimension, because the time is then that of reading the large operand.
  */
 #include "plan/rates.h"
 
@@ -67,7 +68,7 @@ double op_work(const struct program *prog, const struct op *op)
 
 /* ---- measured devices ------------------------------------------------------------------------ */
 
-/* Kinds that were not measured run like one that was.  The op itself is first, then these. */
+/* The measured kind whose curve a kind gets that was not measured. */
 static enum op_kind like(enum op_kind kind)
 {
     if (kind_has(kind, TRAIT_lm_head) && kind != OP_linear_cross_entropy_train)
@@ -78,7 +79,7 @@ static enum op_kind like(enum op_kind kind)
 static const struct rate_curve *find_curve(const struct device_rates *rates, enum op_kind kind,
                                            enum dtype dtype, int variant)
 {
-    const struct rate_curve *other = NULL; /* the same kind in another variant, rather than none */
+    const struct rate_curve *other = NULL; /* another variant of the kind */
     for (int i = 0; i < rates->n_curves; i++) {
         const struct rate_curve *c = &rates->curves[i];
         if (c->kind == kind && c->dtype == dtype && c->variant == variant)
@@ -145,8 +146,9 @@ double op_seconds(const struct program *prog, const struct op *op, const struct 
     return (is_gemm ? fmax(seconds, by_bytes) : seconds) + own.n_launches * rates->launch_seconds;
 }
 
-/* Each phase moves what belongs to the other ranks, in a message to each of them; a sum that all get has
- * two.  An owner's link carries all of it. */
+/* An all_reduce has two phases, the others have one.  In a phase a rank sends one message to each other
+ * rank, with the bytes that belong to that rank.  If one rank owns all bytes, its link carries all of
+ * them. */
 double collective_seconds(const struct program *prog, const struct op *op,
                           const struct device_rates *rates)
 {

@@ -82,9 +82,11 @@ static enum snug_status check_optimizer(const struct snug_recipe *recipe, struct
                          "--optimizer %s has its own schedule: leave --schedule out",
                          optimizer->name);
     if (recipe_state_bits(recipe) != 32 && !optimizer_has_state_bits(optimizer, options))
-        return snug_fail(err, SNUG_BAD_ARGUMENT,
-                         "--optimizer %s has no states that --state-bits applies to: leave it out",
-                         optimizer->name);
+        return snug_fail(
+            err, SNUG_BAD_ARGUMENT,
+            "--optimizer %s has no states that --state-bits applies to: leave --state-bits "
+            "out",
+            optimizer->name);
     return SNUG_OK;
 }
 
@@ -100,9 +102,11 @@ enum snug_status recipe_check(const struct snug_recipe *recipe, struct snug_erro
     if (recipe->device == DEVICE_cuda && recipe->kernels != 0)
         return snug_fail(err, SNUG_BAD_ARGUMENT, "--kernels reference needs --device cpu");
     if (recipe->parallel == PARALLEL_ps && recipe->zero > 0)
-        return snug_fail(err, SNUG_BAD_ARGUMENT,
-                         "--parallel ps keeps the model on rank 0, --zero %d shards it: choose one",
-                         recipe->zero);
+        return snug_fail(
+            err, SNUG_BAD_ARGUMENT,
+            "--parallel ps keeps all optimizer states on rank 0, --zero %d shards them: "
+            "choose one",
+            recipe->zero);
     TRY(check_stages(recipe, err));
     TRY(check_optimizer(recipe, err));
     const char *unused = recipe->lora > 0                       ? NULL

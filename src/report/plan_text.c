@@ -147,8 +147,11 @@ static void add_budget(struct text *out, const struct report_plan *plan, const s
         text_add(out, "exceed%s it by %s%s\n", plan->runtime_bytes > 0 ? "" : "s",
                  text_size(-spare, size), style->off);
     if (plan->budget_origin != NULL) {
-        add_label(out, "");
-        text_add(out, "it is %s; change it with --memory\n", plan->budget_origin);
+        struct text line = {0};
+        add_label(&line, "");
+        text_add(&line, "default: %s; set another with --memory", plan->budget_origin);
+        piece_wrapped(out, text_part(out, &line), 2 + LABEL_WIDTH);
+        text_free(&line);
     }
 }
 
@@ -196,9 +199,11 @@ static void add_facts(struct text *out, const struct report_plan *plan, const st
     }
     if (ledger->recompute_flops > 0) {
         add_label(out, "recomputed");
-        text_add(out, "%s, %.3g%% of forward; included in compute\n",
-                 flops_text(ledger->recompute_flops, again),
-                 100 * share_of(ledger->recompute_flops, ledger->forward_flops));
+        double percent = 100 * share_of(ledger->recompute_flops, ledger->forward_flops);
+        text_add(out,
+                 percent < 1000 ? "%s, %.3g%% of forward; included in compute\n"
+                                : "%s, %.0f%% of forward; included in compute\n",
+                 flops_text(ledger->recompute_flops, again), percent);
     }
     if (ledger->step_seconds > 0) {
         add_label(out, "time");
@@ -272,7 +277,7 @@ static void add_advice(struct text *out, const struct report_plan *plan)
         n_smaller += plan->alternatives[i].total_bytes < plan->ledger.total;
     text_add(out, "\n%s %.0f%% of the total.%s\n", largest->subject,
              100 * share_of(largest->bytes, plan->ledger.total),
-             n_smaller > 0 ? " To reduce it:" : "");
+             n_smaller > 0 ? " To reduce the total:" : "");
     for (int i = 0; i < plan->n_alternatives; i++)
         if (plan->alternatives[i].total_bytes < plan->ledger.total)
             add_alternative(out, plan, &plan->alternatives[i]);

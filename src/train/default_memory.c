@@ -1,10 +1,10 @@
 /*
  * default_memory.c -- the default budget of --checkpoint auto: the memory of the device.
  *
- *     --target a100           the memory of that card
+ *     --target a100           the memory of that GPU
  *     --device cuda           the memory of the smallest GPU, divided by the ranks that share it
- *     --device cpu            the machine's memory less a sixteenth for the rest of the system, or
- *                             the limit of this process's cgroup if that is less
+ *     --device cpu            15/16 of the machine's memory (1/16 is for the rest of the system), or
+ *                             the memory limit of this process's cgroup if it is lower
  */
 #include "train/default_memory.h"
 
@@ -33,7 +33,7 @@ static void set_from_machine(struct snug_recipe *recipe, int n_ranks_here)
     bool is_limit = bytes == limit;
     shared_by(n_ranks_here, sharing);
     snprintf(recipe->memory_origin, sizeof recipe->memory_origin,
-             is_limit ? "the memory limit of this process, %s%s" : "this machine's %s less 1/16%s",
+             is_limit ? "the memory limit of this process, %s%s" : "15/16 of this machine's %s%s",
              text_size(bytes, size), sharing);
     recipe->memory = (is_limit ? bytes : bytes - bytes / SYSTEM_SHARE) / n_ranks_here;
 }

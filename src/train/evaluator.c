@@ -114,7 +114,10 @@ static enum snug_status make_compiled(struct evaluator *e, const struct compile_
         if (micro < q.micro_batch)
             q.micro_batch = 2 * micro; /* the loop halves it to micro */
         else if (q.micro_batch == 1 && q.least_workspace)
-            return snug_fail(err, SNUG_OVER_BUDGET, "the evaluation does not fit the arena");
+            return snug_fail(
+                err, SNUG_OVER_BUDGET,
+                "the evaluation needs more memory than a training step: set --eval-every "
+                "-1, and run snug eval after the training");
         else if (q.micro_batch == 1) {
             q.least_workspace = true;
             q.micro_batch = 2 * request->micro_batch; /* start again from the largest */
@@ -142,7 +145,9 @@ static enum snug_status agree_on_micro_batch(struct evaluator *e, struct comm *c
     return e->compiled.micro_batch == least
                ? SNUG_OK
                : snug_fail(err, SNUG_OVER_BUDGET,
-                           "the evaluation does not fit the arena with a micro-batch of %lld",
+                           "the evaluation needs more memory than a training step, even with a "
+                           "micro-batch of %lld: set --eval-every -1, and run snug eval after "
+                           "the training",
                            (long long)least);
 }
 
@@ -155,8 +160,10 @@ enum snug_status evaluator_make(struct evaluator *e, const struct compile_reques
     *e = (struct evaluator){
         .data = data, .comm = has_stages ? comm : NULL, .ranks = has_ranks ? comm : NULL};
     if (data_n_samples(data, DATA_HELD_OUT) < 1)
-        return snug_fail(err, SNUG_BAD_FILE,
-                         "no held-out data to evaluate on: the split has less than one sample");
+        return snug_fail(
+            err, SNUG_BAD_FILE,
+            "no held-out data to evaluate on: the split is shorter than one sample; add "
+            "data or use a shorter --seq");
     TRY(make_compiled(e, request, max_samples, arena_limit, err));
     enum snug_status status = SNUG_OK;
     if (has_ranks)

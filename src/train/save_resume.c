@@ -348,10 +348,11 @@ static enum snug_status restore_state(struct snug_trainer *t, const json_t *stat
     if (t->recipe.lora > 0)
         TRY(same_base(t, state, err));
     if (seed != t->recipe.seed || seen != step * t->compiled.batch)
-        return snug_fail(err, SNUG_MISMATCH,
-                         "%s was trained with seed %lld and batch %lld: the order of samples "
-                         "would change; leave both out or give the same",
-                         t->out, (long long)seed, (long long)(step == 0 ? 0 : seen / step));
+        return snug_fail(
+            err, SNUG_MISMATCH,
+            "%s was trained with --seed %lld --batch %lld, and other values change the "
+            "order of samples: leave both flags out, or give these values",
+            t->out, (long long)seed, (long long)(step == 0 ? 0 : seen / step));
     t->step = step;
     if (t->options.steps <= 0 && t->options.epochs <= 0)
         t->n_steps = n_steps;

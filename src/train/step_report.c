@@ -18,7 +18,7 @@ static const char *updates_text(const struct compiled_step *s, const struct snug
     case UPDATES_IN_BACKWARD:
         return "in backward: a gradient lives until its update";
     case UPDATES_IN_LAST:
-        return "in the last micro-batch; gradients live through all of them";
+        return "in the last micro-batch: gradients stay alive through all micro-batches";
     case UPDATES_IN_SECOND:
         return is_fp16 ? "backward twice, for fp16's loss scale"
                        : "backward twice, to clip (--clip 0: once)";

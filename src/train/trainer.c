@@ -57,7 +57,8 @@ static enum snug_status count_steps(struct snug_trainer *t, struct snug_error *e
         double samples = o->epochs * (double)data_n_samples(t->data, DATA_TRAIN);
         double steps = ceil(samples / (double)t->compiled.batch);
         if (steps > most_steps)
-            return snug_fail(err, SNUG_BAD_ARGUMENT, "--epochs %g is more than %g steps", o->epochs,
+            return snug_fail(err, SNUG_BAD_ARGUMENT,
+                             "--epochs %g is more than %g steps: choose fewer epochs", o->epochs,
                              most_steps);
         t->n_steps = (int64_t)steps;
     }

@@ -169,7 +169,7 @@ char *snug_trainer_describe(const snug_trainer *t)
              t->recipe.optimizer->lr_at != NULL ? "by the optimizer"
                                                 : recipe_schedule_name(&t->recipe));
     if (t->recipe.warmup > 0)
-        text_add(&line, ", warm-up %lld", (long long)t->recipe.warmup);
+        text_add(&line, ", warmup %lld", (long long)t->recipe.warmup);
     piece_wrapped(&out, text_part(&out, &line), 8);
     text_free(&line);
     if (t->compiled.usual_batch > 0)
@@ -178,9 +178,9 @@ char *snug_trainer_describe(const snug_trainer *t)
                  t->compiled.n_ranks);
     text_add(&out, "plan    %s bytes (%s)%s\n", text_count(t->most_planned_bytes, count),
              text_size(t->most_planned_bytes, bytes),
-             t->comm->n_ranks > 1 ? " on the fullest rank" : "");
+             t->comm->n_ranks > 1 ? " on the rank with the highest peak" : "");
     if (t->recipe.memory_origin[0] != '\0')
-        text_add(&out, "budget  %s: %s; change it with --memory\n",
+        text_add(&out, "budget  %s: %s; set another with --memory\n",
                  text_size(t->recipe.memory, bytes), t->recipe.memory_origin);
     if (t->compiled.plan.pool_bytes > 0)
         text_add(&out, "offload %s bytes (%s) in %s\n",

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Defaults that the program chooses and reports: the budget of --checkpoint auto, the batch of many ranks.  Also its
-# output under mpirun: printed once, and without colours.
+# output under mpirun: printed once, and without color.
 set -u
 root=$(realpath "$(dirname "$0")/../..")
 snug=$(realpath "${SNUG:-$root/snug}")
@@ -31,14 +31,14 @@ narrow() { # ARGUMENTS...: no line of standard output is wider than 80 columns
 }
 
 # --- --checkpoint auto without --memory
-check 'plan: the budget is what this process may hold' says '; change it with --memory' \
+check 'plan: the budget is what this process may hold' says ' default: ' \
     plan gpt-nano --checkpoint auto
 check 'train says so in its header' says 'budget  ' train mlp:4-3 --checkpoint auto --steps 1
-check 'a card has its own' says 'it is the memory of one H100 80G' plan gpt2 --checkpoint auto --target h100
+check 'a card has its own' says 'default: the memory of one H100 80G' plan gpt2 --checkpoint auto --target h100
 check 'JSON has the number and where it comes from' \
     says '"budget": 84825604096, "budget_from": "the memory of one H100 80G"' \
     plan gpt2 --checkpoint auto --target h100 --json
-check 'a given budget is nobody else'"'"'s' says_not 'change it with' \
+check 'a given budget is nobody else'"'"'s' says_not 'set another with' \
     plan gpt-nano --checkpoint auto --memory 1G
 saves_no_default() { # a run resumed on another machine uses the memory of that machine
     "$snug" train mlp:4-3 --checkpoint auto --steps 1 --quiet --out run >/dev/null &&
@@ -48,7 +48,7 @@ saves_no_default() { # a run resumed on another machine uses the memory of that 
 check 'the default budget is not saved' saves_no_default
 emulated=$root/build/release/libsnug_cuda_emulated.so
 if [ -f "$emulated" ]; then
-    SNUG_CUDA_PLUGIN=$emulated check 'the GPU here is asked' says 'of this GPU; change it with --memory' \
+    SNUG_CUDA_PLUGIN=$emulated check 'the GPU here is asked' says 'GiB of this GPU' \
         plan gpt-nano --device cuda --checkpoint auto
 else
     skip 'the emulated GPU is not built'
@@ -95,7 +95,7 @@ if [ -n "$launcher" ] && [ -f "$(dirname "$snug")/libsnug_openmpi.so" ]; then
     check 'help prints once' printed_once 'snug help COMMAND ' help
     TERM=xterm check 'train is plain in a pipe' \
         eval "printed_once 'measured peak' train mlp:4-3 --steps 1 --batch 3 --threads 1 && is_plain"
-    check 'ranks of one machine share its memory' printed_once ', shared by 3 ranks; change it with --memory' \
+    check 'ranks of one machine share its memory' printed_once ', shared by 3 ranks; set another with --memory' \
         train mlp:4-3 --checkpoint auto --steps 1 --batch 3 --threads 1
     check 'a default batch that ranks cannot share is raised, and said' \
         printed_once 'batch   129, not the default 128, so that 3 ranks get equal shares' train mlp:4-3 --steps 1 --threads 1

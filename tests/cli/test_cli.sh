@@ -258,7 +258,7 @@ words_and_flags() {
 # commands
 2 | no command, hlep, help                 | hlep
 2 | no command, trian, train               | trian gpt2
-2 | no bench, gpu, cpu, cuda               | bench gpu
+2 | unknown benchmark, gpu, cpu, cuda      | bench gpu
 2 | takes only cpu, remove "c"             | bench cpu mlp:4-3 c
 2 | needs NAME                             | data
 2 | unknown data set, mnits, fashion-mnist | data mnits
@@ -294,11 +294,13 @@ words_and_flags() {
 2 | --fp16, use --precision fp16           | plan gpt2 --fp16
 2 | --bf16, use --precision bf16           | train gpt2 --bf16
 2 | use --checkpoint every:1               | plan gpt2 --gradient-checkpointing
-2 | use --micro-batch M                    | train gpt2 --gradient-accumulation-steps 4
+2 | use --micro-batch M, batch / (ranks x accumulation steps) | train gpt2 --gradient-accumulation-steps 4
 2 | use --micro-batch                      | train gpt2 --per_device_train_batch_size 4
 2 | use --epochs                           | train gpt2 --num-train-epochs 3
 2 | use --steps                            | train gpt2 --max-steps 3
 2 | snug train has --steps                 | plan gpt2 --max-steps 3
+2 | snug generate has --tokens             | plan gpt2 --max-new-tokens 3
+2 | snug generate has --temperature        | train gpt2 --temp 0.5
 2 | use --out                              | train gpt2 --output_dir new
 2 | use --optimizer                        | train gpt2 --optim adamw
 2 | use --warmup                           | train gpt2 --warmup-steps 3
@@ -315,6 +317,17 @@ words_and_flags() {
 2 | "gpu", did you mean cuda?              | plan gpt2 --device gpu
 2 | "A100", did you mean a100?             | plan gpt2 --target A100
 2 | "5", it takes: 0, 1, 2, 3              | plan gpt2 --zero 5
+2 | it takes: 1, or a number from 0        | plan gpt2 --clip x
+2 | it takes: 0, or a whole number         | plan gpt2 --warmup x
+2 | it takes: 0.1, or a number from 0 to 1 | plan gpt2 --lr-end 2
+2 | it takes: 0.8, or a number from 0 to 1 | plan gpt2 --decay-from 2
+2 | it takes: 1, or a whole number         | plan gpt2 --seed x
+2 | adafactor and amos compute it, or a number from 0 | plan gpt2 --lr x
+2 | amos has its own rule, or a number from 0 | plan gpt2 --weight-decay x
+2 | ps keeps all optimizer states on rank 0, --zero 2 shards them | plan gpt2 --ranks 2 --parallel ps --zero 2
+2 | leave --state-bits out                 | plan gpt2 --optimizer sgd --state-bits 8
+2 | a100 is a GPU, but --device is cpu     | plan gpt2 --target a100 --device cpu
+2 | no pass "foo", takes kernels, last or one of, model | plan gpt2 --dump foo
 2 | "gpt22", did you mean gpt2?            | plan gpt22
 2 | "GPT2-XL", did you mean gpt2-xl?       | plan GPT2-XL
 2 | "resnet-50", did you mean resnet50?    | plan resnet-50

@@ -127,7 +127,7 @@ SNUG_NCCL=force check "one rank that exchanges with itself" alone force $small -
 check "one rank that exchanges with itself: NCCL" says force "NCCL 2.0.0"
 check "one rank that exchanges with itself: the losses of one that does not" near force small1 4
 # shellcheck disable=SC2086
-refused() { ! SNUG_NCCL=force ranks "$first" 2 refused $small && grep -q "SNUG_NCCL=force: ranks 0 and 1 share a GPU" refused.err; }
+refused() { ! SNUG_NCCL=force ranks "$first" 2 refused $small && grep -q "SNUG_NCCL=force, but NCCL cannot be used: ranks 0 and 1 share a GPU" refused.err; }
 check "NCCL that is wanted where it cannot be" refused
 version() { "$snug" --version | grep -qF "$1"; }
 check "--version: NCCL" version "NCCL 2.0.0"

@@ -148,6 +148,8 @@ static void test_pool(void **state)
     must(pool->read(pool, 1, read, BYTES - 1, &err), &err);
     assert_memory_equal(read, wrote + 1, BYTES - 1);
     assert_int_equal(pool->read(pool, BYTES - 1, read, 2, &err), SNUG_IO_ERROR);
+    assert_non_null(strstr(err.message, "the offload file in /"));
+    assert_non_null(strstr(err.message, "set --out or TMPDIR to another disk"));
     pool->close(pool);
     assert_int_equal(backend_cpu()->open_pool(&facts, INT64_C(1) << 60, &pool, &err),
                      SNUG_OVER_BUDGET); /* no disk has that */

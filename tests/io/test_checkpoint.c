@@ -389,7 +389,7 @@ static void test_damage(void **state)
         const char *words;
     } rows[] = {
         {"model of another save", "model.safetensors", "other",
-         "not the file that state.json describes"},
+         "state.json describes another file"},
         {"model cut short", "model.safetensors", "xx", "2 bytes are too few"},
         {"model gone", "optimizer.safetensors", "", "No such file"},
         {"state is not JSON", "state.json", "{", "not valid JSON"},

@@ -145,12 +145,12 @@ static const struct {
     {"not an object", "[]", 0, SNUG_BAD_FILE, "not a JSON object"},
     {"twice", "{" F32("a", "[1]", 0, 4) "," F32("a", "[1]", 4, 8) "}", 8, SNUG_BAD_FILE,
      "duplicate key \"a\""},
-    {"entry is a number", "{\"a\":1}", 0, SNUG_BAD_FILE, "tensor 'a': its header entry"},
+    {"entry is a number", "{\"a\":1}", 0, SNUG_BAD_FILE, "tensor \"a\": its header entry"},
     {"notes are a list", "{\"__metadata__\":[]}", 0, SNUG_BAD_FILE, "__metadata__ is not"},
     {"notes with a number", "{\"__metadata__\":{\"a\":1}}", 0, SNUG_BAD_FILE,
      "\"a\" is not a string"},
     {"unknown type", "{\"a\":{\"dtype\":\"F33\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4,
-     SNUG_BAD_FILE, "tensor 'a': unknown dtype 'F33'"},
+     SNUG_BAD_FILE, "tensor \"a\": unknown dtype \"F33\""},
     {"no type", "{\"a\":{\"shape\":[1],\"data_offsets\":[0,4]}}", 4, SNUG_BAD_FILE, "\"dtype\""},
     {"no shape", "{\"a\":{\"dtype\":\"F32\",\"data_offsets\":[0,4]}}", 4, SNUG_BAD_FILE,
      "\"shape\""},
@@ -168,9 +168,9 @@ static const struct {
     {"beyond the data", "{" F32("a", "[2]", 0, 8) "}", 4, SNUG_BAD_FILE, "are outside the 4"},
     {"negative offset", "{" F32("a", "[1]", -4, 0) "}", 4, SNUG_BAD_FILE, "offsets [-4, 0]"},
     {"overlap", "{" F32("a", "[2]", 0, 8) "," F32("b", "[2]", 4, 12) "}", 12, SNUG_BAD_FILE,
-     "'b' overlaps 'a'"},
+     "\"b\" overlaps \"a\""},
     {"hole", "{" F32("a", "[1]", 0, 4) "," F32("b", "[1]", 8, 12) "}", 12, SNUG_BAD_FILE,
-     "a gap of 4 bytes before tensor 'b'"},
+     "a gap of 4 bytes before tensor \"b\""},
     {"hole at the beginning", "{" F32("a", "[1]", 4, 8) "}", 8, SNUG_BAD_FILE, "a gap of 4"},
     {"bytes after the last", "{" F32("a", "[1]", 0, 4) "}", 7, SNUG_BAD_FILE,
      "3 extra bytes after"},
@@ -248,7 +248,7 @@ static void test_foreign_type_is_not_read(void **state)
     write_file(dir, strlen(header), header, strlen(header), 4);
     assert_int_equal(safetensors_open(files_path(dir, "t"), &st, &err), SNUG_OK);
     assert_int_equal(safetensors_read(st, safetensors_entry(st, 0), out, &err), SNUG_UNSUPPORTED);
-    assert_non_null(strstr(err.message, "'a': dtype BOOL"));
+    assert_non_null(strstr(err.message, "\"a\": dtype BOOL"));
     assert_int_equal(safetensors_crc(st, &crc, &err), SNUG_OK);
     safetensors_close(st);
     files_remove_dir(dir);

@@ -87,7 +87,7 @@ static void text_is_exact(void **state)
         "  total          7,439,962,124  6.93 GiB\n",
         "op 312 of 1,024, linear_grad_w h.11.mlp.c_fc.weight.grad\n",
         "27.0 TFLOP a step, of which 8.94 TFLOP forward\n",
-        "\nActivations are 70% of the total. To reduce it:\n"
+        "\nActivations are 70% of the total. To reduce the total:\n"
         "  --micro-batch 4                 3.12 GiB  same up to rounding, +100% time\n"
         "  --precision bf16                3.07 GiB  other rounding\n",
     };

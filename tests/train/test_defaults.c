@@ -149,12 +149,12 @@ static const struct {
     const char *model, *keys;
     const char *words, *absent; /* of its text; NULL: nothing */
 } texts[] = {
-    {"gpt2", "threads=2", "they grow to 475 MiB", "all of them are"},
+    {"gpt2", "threads=2", "their maximum, 475 MiB at op", "all of them are"},
     {"gpt2", "threads=2 update=in-backward clip=0", "all of them are 475 MiB, but at most",
      "grow to"},
     {"gpt2", "threads=2 ranks=4 zero=2", "a rank keeps only its shard", "freed after"},
-    {"gpt2", "threads=2 checkpoint=every:1 batch=1", NULL, "x hidden per token"},
-    {"gpt2", "threads=2", "16.3 x hidden per token and layer", "every:1 needs"},
+    {"gpt2", "threads=2 checkpoint=every:1 batch=1", NULL, "x hidden elements per token"},
+    {"gpt2", "threads=2", "16.3 x hidden elements per token and layer", "every:1 needs"},
     {"gpt2", "threads=2 checkpoint=sqrt", "checkpoint     every:1 needs", "x hidden"},
     {"gpt2", "threads=2 checkpoint=every:1", NULL, "every:1 needs"},
     {"mlp", "threads=2", NULL, "x hidden"},
@@ -164,7 +164,7 @@ static const struct {
     {"psi:1e9", "ranks=64", "psi:1e9\n", NULL},
     {"gpt-nano", "ranks=64", "batch          64, not the default 8", NULL},
     {"gpt-nano", "ranks=8", NULL, "not the default"},
-    {"gpt-nano", "target=a100 checkpoint=auto", "it is the memory of one A100 80G", NULL},
+    {"gpt-nano", "target=a100 checkpoint=auto", "default: the memory of one A100 80G", NULL},
 };
 
 static void test_texts(void **state)

@@ -175,7 +175,7 @@ static void test_the_rate_in_use_is_logged(void **state)
     char *header = snug_trainer_describe(trainer);
     assert_non_null(header);
     if (strstr(header, "lr 0.01 relative to the size of") == NULL ||
-        strstr(header, "each weight, linear, warm-up 2") ==
+        strstr(header, "each weight, linear, warmup 2") ==
             NULL) /* the line is broken between them */
         fail_msg("%s", header);
     must(snug_trainer_run(trainer, keep_lr, rates, &err), &err);

@@ -414,7 +414,7 @@ static void test_weights_only_resets_states(void **state)
 
 /* ---- schedules ------------------------------------------------------------------------------- */
 
-/* Its own schedule: ten steps, cycles of 3 1/3 with one step of warm-up each. */
+/* Its own schedule: ten steps, cycles of 3 1/3 with one step of warmup each. */
 static void test_cyclic_lr(void **state)
 {
     (void)state;

@@ -43,7 +43,8 @@ static bool begin(int *rank, int *n_ranks, char why[COMM_WHY_MAX])
     if (had)
         MPI_Query_thread(&level);
     if (level < MPI_THREAD_SERIALIZED) {
-        strcpy(why, "this MPI was built without thread support");
+        strcpy(why, "this MPI was built without thread support (MPI_THREAD_SERIALIZED): install "
+                    "one with it");
         return false;
     }
     if (failed(MPI_Comm_dup(MPI_COMM_WORLD, &world), why))

@@ -504,7 +504,7 @@ void gemm_describe(struct text *out)
 {
     const dnnl_version_t *version = dnnl_version();
     text_add(out, "oneDNN %d.%d.%d%s\n", version->major, version->minor, version->patch,
-             cpu_hides_tile_palettes() ? ", capped at AVX-512 (the CPU hides its tile palettes)"
+             cpu_hides_tile_palettes() ? ", limited to AVX-512 (no AMX tile palettes reported)"
                                        : "");
 }
 
