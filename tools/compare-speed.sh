@@ -34,12 +34,11 @@ compare() {
         old+=("$("$measure" "$before" "$@")")
         new+=("$("$measure" "$after" "$@")")
     done
-    printf '%s\n' "${old[@]}" | sort -g | sed -n "$(((rounds + 1) / 2))p" >/tmp/compare.$$.old
-    printf '%s\n' "${new[@]}" | sort -g | sed -n "$(((rounds + 1) / 2))p" >/tmp/compare.$$.new
-    awk -v name="$name" -v n="$rounds" -v unit="$unit" 'FNR == 1 { x[++k] = $1 }
-        END { printf "%-28s before %9.5g  after %9.5g %s  ratio %.3f  (medians of %d)\n", name, x[1], x[2], unit, x[2] / x[1], n }' \
-        /tmp/compare.$$.old /tmp/compare.$$.new
-    rm -f /tmp/compare.$$.old /tmp/compare.$$.new
+    { printf '%s\n' "${old[@]}" | sort -g; printf '%s\n' "${new[@]}" | sort -g; } |
+        awk -v name="$name" -v n="$rounds" -v unit="$unit" '{ x[NR] = $1 }
+            END { median = int((n + 1) / 2)
+                printf "%-28s before %.5g (%.5g to %.5g)  after %.5g (%.5g to %.5g) %s  ratio of medians %.3f, %d rounds\n",
+                    name, x[median], x[1], x[n], x[n + median], x[n + 1], x[2 * n], unit, x[n + median] / x[median], n }'
 }
 
 for what in "${@:-cpu}"; do
