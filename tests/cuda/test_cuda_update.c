@@ -74,7 +74,7 @@ static void expect_same_bits(enum dtype dtype)
     opcase_free(&c);
 }
 
-static void test_roundings_by_chance_are_the_references(void **state)
+static void test_stochastic_rounding_matches_reference(void **state)
 {
     (void)state;
     expect_same_bits(DTYPE_bf16);
@@ -220,7 +220,7 @@ static void test_updates_side_by_side_are_one_launch(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_roundings_by_chance_are_the_references),
+        cmocka_unit_test(test_stochastic_rounding_matches_reference),
         cmocka_unit_test(test_tensors_of_one_launch_are_as_alone),
         cmocka_unit_test(test_updates_side_by_side_are_one_launch),
     };

@@ -179,7 +179,7 @@ static void test_attention_nondeterministic(void **state)
     (void)state;
     struct cuda_attention_shape shape = {256, 12, 1024, 64, DTYPE_bf16, true, true, false};
     try_attention(shape, true, 2);
-    assert_int_equal(seen.n_plans, 2); /* a fixed order keeps more, and goes in parts */
+    assert_int_equal(seen.n_plans, 2); /* deterministic plans save more, and run in parts */
     shape.nondeterministic = true;
     try_attention(shape, true, 1);
     /* dQ in fp32 is larger than dS here: in parts */

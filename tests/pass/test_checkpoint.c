@@ -131,7 +131,7 @@ static void test_cheap_has_no_matmuls(void **state)
             if (s.prog.ops[i].n_out > 0 && s.prog.ops[i].out[0] != TENSOR_NONE &&
                 s.prog.tensors[s.prog.ops[i].out[0]].recomputed &&
                 op_has(&s.prog.ops[i], TRAIT_gemm))
-                fail_msg("%s: a %s is made again", models[m], op_infos[s.prog.ops[i].kind].name);
+                fail_msg("%s: a %s is recomputed", models[m], op_infos[s.prog.ops[i].kind].name);
         compiled_step_free(&s);
     }
 }

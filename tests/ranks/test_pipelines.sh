@@ -51,8 +51,8 @@ if next_is_ours; then
     check "4 ranks in 2 stages, ddp" mixes mixed-ddp "$first" --pipeline 1f1b --stages 2
     check "4 ranks in 2 stages, zero 1" mixes mixed-zero "$first" --pipeline gpipe --stages 2 --zero 1
     check "zero 1 in stages: the bits of ddp" same mixed-zero mixed-ddp
-    check "all made again" mixes mixed-all "$first" --pipeline 1f1b --stages 2 --checkpoint all
-    check "all made again: the same bits" same mixed-all mixed-ddp
+    check "all recomputed" mixes mixed-all "$first" --pipeline 1f1b --stages 2 --checkpoint all
+    check "all recomputed: the same bits" same mixed-all mixed-ddp
     if [ -n "$openmpi" ] && [ -n "$mpich" ]; then
         check "the other MPI" mixes mixed-mpich "$mpich" --pipeline 1f1b --stages 2
         check "both MPIs give the same bits" same mixed-mpich mixed-ddp
@@ -64,8 +64,8 @@ if next_is_ours; then
     # shellcheck disable=SC2086
     check "pipedream in 3 stages" ranks "$first" 3 dream $dream
     # shellcheck disable=SC2086
-    check "pipedream, all made again" ranks "$first" 3 dream-all $dream --checkpoint all
-    check "pipedream, all made again: the same bits" same dream-all dream
+    check "pipedream, all recomputed" ranks "$first" 3 dream-all $dream --checkpoint all
+    check "pipedream, all recomputed: the same bits" same dream-all dream
     check "pipedream: allocated as planned" as_planned dream-all 3
     rm -rf dream*
 
