@@ -47,13 +47,16 @@ const char *nearest_word(const char *typed, const char *const *words, int n_word
 {
     const char *nearest = NULL;
     int length = (int)strlen(typed);
-    int nearest_distance = length / 3 + 1; /* a word at this distance is a different word */
+    /* Twice the edit distance, so that a word that begins as typed comes before one with a
+     * mistake.  At the initial value it is a different word. */
+    int nearest_distance = 2 * (length / 3) + 1;
     for (int i = 0; i < n_words; i++) {
         if (words[i] == NULL)
             continue;
         bool is_beginning = length >= 2 && strncasecmp(typed, words[i], (size_t)length) == 0;
-        int distance = is_beginning ? 1 : edit_distance(typed, words[i]);
-        if (distance < nearest_distance && distance < (int)strlen(words[i])) {
+        bool is_same = is_beginning && words[i][length] == '\0';
+        int distance = is_same ? 0 : is_beginning ? 1 : 2 * edit_distance(typed, words[i]);
+        if (distance < nearest_distance && distance < 2 * (int)strlen(words[i])) {
             nearest_distance = distance;
             nearest = words[i];
         }

@@ -219,6 +219,8 @@ int cmd_plan(int argc, char **argv)
         status = plan.args.exit_status;
     else if (plan.json && plan.dump != NULL)
         status = cli_usage_error("--dump prints the program, --json the plan: choose one");
+    else if (plan.quiet && plan.json && !plan.each)
+        status = cli_usage_error("--quiet prints one number, --json an object: choose one");
     else if (plan.quiet && plan.timeline)
         status = cli_usage_error("--quiet prints one number, --timeline a chart: choose one");
     else if (plan.each && (plan.timeline || plan.compare != NULL || plan.dump != NULL))

@@ -303,13 +303,8 @@ void spectral_describe(struct text *out)
 {
     spectral_load();
     if (lapack.name != NULL)
-        text_add(out,
-                 "LAPACK (%s), on one thread, for shampoo, caspr and soap (also with --device "
-                 "cuda)\n",
+        text_add(out, "LAPACK (%s): eigenvectors for shampoo, caspr, soap; one thread\n",
                  lapack.name);
     else
-        text_add(
-            out,
-            "without LAPACK: shampoo, caspr and soap use snug's own, slower decompositions (also "
-            "with --device cuda)\n");
+        text_add(out, "without LAPACK: shampoo, caspr and soap use snug's own, slower loops\n");
 }

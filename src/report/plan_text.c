@@ -144,7 +144,7 @@ static void add_budget(struct text *out, const struct report_plan *plan, const s
         text_add(out, "leave%s %s free\n", plan->runtime_bytes > 0 ? "" : "s",
                  text_size(spare, size));
     else
-        text_add(out, "exceed%s it by %s%s\n", plan->runtime_bytes > 0 ? "" : "s",
+        text_add(out, "%s %s over%s\n", plan->runtime_bytes > 0 ? "are" : "is",
                  text_size(-spare, size), style->off);
     if (plan->budget_origin != NULL) {
         struct text line = {0};
@@ -177,10 +177,13 @@ static void add_facts(struct text *out, const struct report_plan *plan, const st
              100 * share_of(ledger->total - ledger->lower_bound, ledger->lower_bound));
     if (ledger->offloaded > 0) {
         char size[TEXT_SIZE_MAX];
-        add_label(out, "offloaded");
-        text_add(out, "%s bytes (%s) to %s, not in the total\n",
+        struct text line = {0};
+        add_label(&line, "offloaded");
+        text_add(&line, "%s bytes (%s) to %s, not in the total",
                  text_count(ledger->offloaded, count), text_size(ledger->offloaded, size),
                  plan->offloaded_to);
+        piece_wrapped(out, text_part(out, &line), 2 + LABEL_WIDTH);
+        text_free(&line);
     }
     if (plan->peak_kind != NULL)
         add_peak(out, plan);

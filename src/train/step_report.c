@@ -14,11 +14,11 @@ static const char *updates_text(const struct compiled_step *s, const struct snug
         return "model states only: all gradients are counted";
     case UPDATES_WAIT:
         return is_fp16 ? "at the end: accumulated gradients wait for fp16's loss scale"
-                       : "at the end: clipping needs the norm first (--clip 0 avoids it)";
+                       : "at the end: clipping needs the norm of accumulated gradients";
     case UPDATES_IN_BACKWARD:
         return "in backward: a gradient lives until its update";
     case UPDATES_IN_LAST:
-        return "in the last micro-batch: gradients stay alive through all micro-batches";
+        return "in the last micro-batch: gradients accumulate until then";
     case UPDATES_IN_SECOND:
         return is_fp16 ? "backward twice, for fp16's loss scale"
                        : "backward twice, to clip (--clip 0: once)";

@@ -311,10 +311,12 @@ words_and_flags() {
 2 | use --zero                             | plan gpt2 --zero-stage 2
 # misspelled values and models
 2 | "float16", did you mean fp16?          | plan gpt2 --precision float16
+2 | "Adam", did you mean adam?           | plan gpt2 --optimizer Adam
 2 | "adamm", did you mean adam             | plan gpt2 --optimizer adamm
 2 | "adamw_torch", did you mean adamw?     | plan gpt2 --optimizer adamw_torch
 2 | "sqr", did you mean sqrt?              | plan gpt2 --checkpoint sqr
 2 | "gpu", did you mean cuda?              | plan gpt2 --device gpu
+2 | --quiet, --json, choose one          | plan gpt2 --quiet --json
 2 | "A100", did you mean a100?             | plan gpt2 --target A100
 2 | "5", it takes: 0, 1, 2, 3              | plan gpt2 --zero 5
 2 | it takes: 1, or a number from 0        | plan gpt2 --clip x
@@ -328,6 +330,7 @@ words_and_flags() {
 2 | leave --state-bits out                 | plan gpt2 --optimizer sgd --state-bits 8
 2 | a100 is a GPU, but --device is cpu     | plan gpt2 --target a100 --device cpu
 2 | no pass "foo", takes kernels, last or one of, model | plan gpt2 --dump foo
+2 | "gpt3", did you mean gpt3-175b?      | plan gpt3
 2 | "gpt22", did you mean gpt2?            | plan gpt22
 2 | "GPT2-XL", did you mean gpt2-xl?       | plan GPT2-XL
 2 | "resnet-50", did you mean resnet50?    | plan resnet-50

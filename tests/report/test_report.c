@@ -153,7 +153,7 @@ static void budget_counts_the_runtime(void **state)
     plan.ledger.budget = plan.ledger.total + 100;
     assert_text_has(&plan, "the plan leaves 100 B free\n");
     plan.runtime_bytes = 150;
-    assert_text_has(&plan, "the plan and 150 B of runtime exceed it by 50 B\n");
+    assert_text_has(&plan, "the plan and 150 B of runtime are 50 B over\n");
 }
 
 static void json_says_the_same(void **state)

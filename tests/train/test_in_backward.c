@@ -310,10 +310,9 @@ static void test_the_plan_says_so(void **state)
         {"update=in-backward precision=fp16 clip=0",
          "  updates        backward twice, for fp16's loss scale, +"},
         {"update=in-backward micro-batch=2 clip=0",
-         "  updates        in the last micro-batch: gradients stay alive through all "
-         "micro-batches\n"},
+         "  updates        in the last micro-batch: gradients accumulate until then\n"},
         {"update=in-backward micro-batch=2",
-         "  updates        at the end: clipping needs the norm first (--clip 0 avoids it)\n"},
+         "  updates        at the end: clipping needs the norm of accumulated gradients\n"},
         {"update=in-backward micro-batch=2 precision=fp16",
          "  updates        at the end: accumulated gradients wait for fp16's loss scale\n"},
         {"update=end", NULL},
