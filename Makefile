@@ -43,7 +43,9 @@ else
 endif
 
 # The fast kernels are compiled once per instruction level.  The level is chosen at run time.
-SIMD_FLAGS       := -O3 -fno-trapping-math -fno-signed-zeros -fassociative-math -ffp-contract=fast
+# Functions begin at cache lines, so that the speed of a loop does not depend on what is linked before it.
+LOOP_FLAGS       := -O3 -falign-functions=64
+SIMD_FLAGS       := $(LOOP_FLAGS) -fno-trapping-math -fno-signed-zeros -fassociative-math -ffp-contract=fast
 LEVEL_FLAGS_base :=
 LEVEL_FLAGS_v3   := -march=x86-64-v3
 LEVEL_FLAGS_v4   := -march=x86-64-v4 -mprefer-vector-width=512
@@ -121,7 +123,7 @@ build/config.mk: tools/configure.sh
 	@tools/configure.sh "$(CC)" $@
 
 # Rewritten only if the flags change; then everything is recompiled.
-FLAGS := $(CC) $(CPPFLAGS) $(CFLAGS) $(SIMD_FLAGS) $(foreach l,base v3 v4,$(LEVEL_FLAGS_$(l))) \
+FLAGS := $(CC) $(CPPFLAGS) $(CFLAGS) $(LOOP_FLAGS) $(SIMD_FLAGS) $(foreach l,base v3 v4,$(LEVEL_FLAGS_$(l))) \
          $(AMX_FLAGS_amx) $(AMX_FLAGS_emulated_v4)
 $(BUILD)/flags: FORCE
 	@mkdir -p $(@D)
@@ -161,7 +163,7 @@ define AMX_RULE
 $(BUILD)/$(AMX_DIRS)/%.$(1).o: $(AMX_DIRS)/%.c build/config.mk $(BUILD)/flags
 	@mkdir -p $$(@D)
 	$(say) CC '$$< ($(1))'
-	$(run)$(CC) $(CPPFLAGS) $(CFLAGS) -O3 $(AMX_FLAGS_$(1)) -DSNUG_TILES=$(1) -MMD -MP -c -o $$@ $$<
+	$(run)$(CC) $(CPPFLAGS) $(CFLAGS) $(LOOP_FLAGS) $(AMX_FLAGS_$(1)) -DSNUG_TILES=$(1) -MMD -MP -c -o $$@ $$<
 endef
 $(foreach l,amx emulated emulated_v4,$(eval $(call AMX_RULE,$(l))))
 
