@@ -59,13 +59,17 @@ knows_kernels() { "$1/snug" plan mlp --dump kernels >/dev/null 2>&1; }
 dumps=0
 if knows_kernels "$before" && knows_kernels "$after"; then dumps=1; fi
 
-# kernels BUILD MODEL FLAGS...: a line for each op, without the padding of columns
+# kernels BUILD MODEL FLAGS...: a line for each op, without the padding of columns.  The reference kernels are only for
+# the CPU: for other devices the recipe is planned without them.
 kernels() {
-    local build=$1 model=$2 device
+    local build=$1 model=$2 device flags
     shift 2
     for device in $devices; do
         echo "$device"
-        "$build/snug" plan "$model" --threads 1 "$@" --device "$device" --dump kernels 2>&1 | tr -s ' ' | sed 's/^ //'
+        flags=" $* "
+        [ "$device" = cpu ] || flags=${flags/ --kernels reference / }
+        # shellcheck disable=SC2086 # flags are words
+        "$build/snug" plan "$model" --threads 1 $flags --device "$device" --dump kernels 2>&1 | tr -s ' ' | sed 's/^ //'
     done
 }
 # train BUILD RECIPE OUT: five steps

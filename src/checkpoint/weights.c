@@ -60,8 +60,7 @@ static enum snug_status put_part(const struct compiled_step *compiled, struct ex
                       (const char *)from + (begin - at) * size, err);
 }
 
-/* ---- from a file
- * ---------------------------------------------------------------------------------- */
+/* ---- from a file ------------------------------------------------------------------------- */
 
 static void shape_text(const struct shape *shape, struct text *out)
 {
@@ -336,8 +335,7 @@ enum snug_status weights_read(const struct compiled_step *compiled, struct exec 
     return SNUG_OK;
 }
 
-/* ---- checkpoints
- * ------------------------------------------------------------------------------------ */
+/* ---- checkpoints ------------------------------------------------------------------------- */
 
 static bool is_saved(const struct program *prog, const struct exec *exec, tensor_id id,
                      unsigned roles)
