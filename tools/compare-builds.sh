@@ -95,6 +95,9 @@ losses() { sed -E 's/"(ms|tokens_per_s|samples_per_s)": *[^,}]*//g' "$1/metrics.
 # bytes OUT: the bytes and flops of the plan
 bytes() { tr -d ' \n' <"$1/compared.json" | grep -oE '"(parameters|bytes|recompute_flops|forward_flops)":(\{[^}]*\}|[^,}]*)'; }
 
+# differs WHAT: adds it to the verdict
+differs() { [ "$verdict" = same ] && verdict="$1 differ" || verdict="${verdict% differ}, $1 differ"; }
+
 n_same=0 n=0
 for i in "${!recipes[@]}"; do
     [ $# -eq 0 ] || [[ " $* " == *" $((i + 1)) "* ]] || continue
@@ -103,14 +106,14 @@ for i in "${!recipes[@]}"; do
     if [ "$verdict" = same ]; then
         if [ "$only_plans" -eq 0 ]; then
             for file in model.safetensors optimizer.safetensors; do
-                cmp -s "$dir/b$i/$file" "$dir/a$i/$file" || verdict="$file differs"
+                cmp -s "$dir/b$i/$file" "$dir/a$i/$file" || differs "${file%.safetensors}s"
             done
-            [ "$(losses "$dir/b$i")" = "$(losses "$dir/a$i")" ] || verdict="losses differ"
+            [ "$(losses "$dir/b$i")" = "$(losses "$dir/a$i")" ] || differs losses
             [ -s "$dir/b$i/model.safetensors" ] || verdict="nothing was saved"
         fi
-        [ "$(bytes "$dir/b$i")" = "$(bytes "$dir/a$i")" ] || verdict="plans differ"
+        [ "$(bytes "$dir/b$i")" = "$(bytes "$dir/a$i")" ] || differs plans
         if [ "$dumps" -eq 1 ] && ! diff "$dir/b$i/kernels" "$dir/a$i/kernels" >"$dir/diff"; then
-            verdict="kernels differ"
+            differs kernels
             head -5 "$dir/diff" | sed 's/^/  | /'
         fi
     fi

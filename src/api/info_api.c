@@ -171,7 +171,9 @@ static enum snug_status inspect_data(const char *path, struct text *out, struct 
     static const int64_t image_elems[] = {28 * 28, 3 * 32 * 32}; /* (Fashion-)MNIST, CIFAR-10 */
     enum snug_status status = data_open(&tokens, &data, err);
     bool is_tokens = status == SNUG_OK, is_open = is_tokens;
-    for (int i = 0; i < 2 && !is_open && status != SNUG_NO_MEMORY; i++) {
+    for (int i = 0; i < (int)(sizeof image_elems / sizeof *image_elems) && !is_open &&
+                    status != SNUG_NO_MEMORY;
+         i++) {
         struct snug_error why = {0};
         images.sample_elems = image_elems[i];
         enum snug_status as_images = data_open(&images, &data, &why);

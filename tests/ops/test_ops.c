@@ -261,9 +261,14 @@ static void test_every_op_has_cases(void **state)
             n_missing++;
         }
     }
+    static const char *const rule_names[RULE_COUNT] = {
+#define RULE(name) #name,
+#include "ir/rules.def"
+#undef RULE
+    };
     for (int rule = 0; rule < RULE_COUNT; rule++)
         if (!ctx->has_rule[rule]) {
-            print_error("rule %d of ir/rules.def has no case\n", rule);
+            print_error("the rule %s of ir/rules.def has no case\n", rule_names[rule]);
             n_missing++;
         }
     assert_int_equal(n_missing, 0);

@@ -111,6 +111,8 @@ static void test_the_table_has_the_program_s_defaults(void **state)
             fail_msg("%s: weight decay %g, RULES.md says %s", optimizer->name,
                      optimizer->default_decay, rows[i].cell[2]);
         expect_options(optimizer, rows[i].cell[3]);
+        if (optimizer->options != NULL && strchr(optimizer->options, '_') != NULL)
+            fail_msg("%s: options have dashes on the command line: set .options", optimizer->name);
     }
     assert_int_equal(n, n_optimizers);
 }
