@@ -39,7 +39,7 @@ static void find_ends(struct sampler *s)
 /* Compiles a program for at least `need` tokens.  Short texts get a short, fast program. */
 static enum snug_status ensure_window(struct sampler *s, int64_t need, struct snug_error *err)
 {
-    int64_t most = s->model->gpt2.n_positions, window = 32;
+    int64_t most = s->model->decoder.n_positions, window = 32;
     if (s->exec != NULL && need <= s->window)
         return SNUG_OK;
     while (window < need)
@@ -123,7 +123,7 @@ static enum snug_status next_token(struct sampler *s, const struct snug_generate
     memcpy(input, s->tokens + s->n_tokens - used, (size_t)used * sizeof *input);
     exec_scalars(s->exec)[SCALAR_row] = (double)(used - 1);
     TRY(exec_run(s->exec, NULL, NULL, err));
-    int64_t vocabulary = s->model->gpt2.vocab_size;
+    int64_t vocabulary = s->model->decoder.vocab_size;
     enum dtype dtype = s->compiled.prog.tensors[s->logits].dtype;
     const void *values;
     TRY(exec_view(s->exec, s->logits, &values, err));
@@ -147,7 +147,7 @@ static int emit_token(int32_t token, snug_text_fn *emit, void *user)
 /* Appends a token, and drops the oldest if the context of the model is full. */
 static void push(struct sampler *s, int32_t token)
 {
-    if (s->n_tokens == s->model->gpt2.n_positions)
+    if (s->n_tokens == s->model->decoder.n_positions)
         memmove(s->tokens, s->tokens + 1, (size_t)--s->n_tokens * sizeof *s->tokens);
     s->tokens[s->n_tokens++] = token;
     s->position++;
@@ -157,8 +157,8 @@ static enum snug_status sample(struct sampler *s, const struct snug_generate_opt
                                snug_text_fn *emit, void *user, struct snug_error *err)
 {
     size_t n_prompt = strlen(o->prompt);
-    int64_t vocabulary = s->model->gpt2.vocab_size;
-    s->tokens = malloc((size_t)s->model->gpt2.n_positions * sizeof *s->tokens);
+    int64_t vocabulary = s->model->decoder.vocab_size;
+    s->tokens = malloc((size_t)s->model->decoder.n_positions * sizeof *s->tokens);
     s->weights = malloc(2 * (size_t)vocabulary * sizeof *s->weights);
     if (s->tokens == NULL || s->weights == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
@@ -197,7 +197,7 @@ static enum snug_status check_trained_on_bytes(const char *run, const struct snu
                            "%s was not trained on bytes, and there is no tokenizer yet for its "
                            "vocabulary of %lld tokens: use a run trained on bytes, or feed the "
                            "bytes of the prompt as tokens with --tokenizer bytes",
-                           run, (long long)model->gpt2.vocab_size);
+                           run, (long long)model->decoder.vocab_size);
 }
 
 enum snug_status snug_generate(const char *run, const struct snug_generate_options *options,
@@ -214,7 +214,7 @@ enum snug_status snug_generate(const char *run, const struct snug_generate_optio
     if (status == SNUG_OK && !model_is_language(s.model))
         status = snug_fail(err, SNUG_UNSUPPORTED,
                            "%s is not a language model: it cannot generate text", run);
-    if (status == SNUG_OK && s.model->gpt2.vocab_size > 256 && own.tokenizer != TOKENIZER_bytes)
+    if (status == SNUG_OK && s.model->decoder.vocab_size > 256 && own.tokenizer != TOKENIZER_bytes)
         status = check_trained_on_bytes(run, s.model, err);
     if (status == SNUG_OK && options->n_tokens < 0)
         status = snug_fail(err, SNUG_BAD_ARGUMENT,

@@ -27,12 +27,9 @@ static enum snug_status use_vision(const struct hf_vision *v, struct snug_model 
 
 static void use_config(const struct hf_config *config, struct snug_model *model)
 {
-    if (config->model == HF_GPT2) {
-        const struct hf_gpt2 *g = &config->gpt2;
-        model->family = MODEL_gpt2;
-        model->gpt2 = (struct gpt2_shape){g->n_layer,     g->n_head,     g->n_embd,
-                                          g->n_positions, g->vocab_size, g->layer_norm_epsilon,
-                                          g->activation};
+    if (config->model == HF_DECODER) {
+        model->family = MODEL_decoder;
+        model->decoder = config->decoder;
         model->config_dropout = config->dropout;
         model->has_config_dropout = config->has_dropout;
         return;

@@ -17,7 +17,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-static const struct gpt2_shape block = {1, 12, 768, 1024, 8192, 1e-5, ACT_gelu};
 static const struct vision_shape images = {VISION_resnet18, 3, 32, 32, 10, true};
 
 enum { SETTINGS_MAX = 3, LONGEST = 1024, N_ROUNDS = 2 };
@@ -27,26 +26,26 @@ static const struct trial {
     int64_t batch, seq;
     const char *settings[SETTINGS_MAX][2];
 } trials[] = {
-    {MODEL_gpt2, 1, 16, {{"precision", "fp32"}}},
-    {MODEL_gpt2, 1, 64, {{"precision", "fp32"}}},
-    {MODEL_gpt2, 1, 256, {{"precision", "fp32"}}},
-    {MODEL_gpt2, 1, 1024, {{"precision", "fp32"}}},
-    {MODEL_gpt2, 1, 16, {{"precision", "bf16"}}},
-    {MODEL_gpt2, 1, 64, {{"precision", "bf16"}}},
-    {MODEL_gpt2, 1, 256, {{"precision", "bf16"}}},
-    {MODEL_gpt2, 1, 1024, {{"precision", "bf16"}}},
-    {MODEL_gpt2, 1, 64, {{"precision", "fp16"}}},
-    {MODEL_gpt2, 1, 256, {{"precision", "fp16"}}},
-    {MODEL_gpt2, 1, 16, {{"precision", "fp32"}, {"state-bits", "16"}}},
-    {MODEL_gpt2, 1, 16, {{"precision", "fp32"}, {"state-bits", "8"}}},
-    {MODEL_gpt2, 1, 16, {{"precision", "fp32"}, {"state-bits", "4"}}},
-    {MODEL_gpt2, 1, 16, {{"precision", "bf16"}, {"state-bits", "16"}}},
-    {MODEL_gpt2, 1, 16, {{"precision", "bf16"}, {"state-bits", "8"}}},
-    {MODEL_gpt2, 1, 16, {{"precision", "bf16"}, {"state-bits", "4"}}},
-    {MODEL_gpt2, 1, 16, {{"precision", "bf16"}, {"master", "none"}}},
-    {MODEL_gpt2, 1, 16, {{"precision", "bf16"}, {"master", "none"}, {"state-bits", "16"}}},
-    {MODEL_gpt2, 1, 16, {{"precision", "bf16"}, {"master", "none"}, {"state-bits", "8"}}},
-    {MODEL_gpt2, 1, 16, {{"precision", "bf16"}, {"master", "none"}, {"state-bits", "4"}}},
+    {MODEL_decoder, 1, 16, {{"precision", "fp32"}}},
+    {MODEL_decoder, 1, 64, {{"precision", "fp32"}}},
+    {MODEL_decoder, 1, 256, {{"precision", "fp32"}}},
+    {MODEL_decoder, 1, 1024, {{"precision", "fp32"}}},
+    {MODEL_decoder, 1, 16, {{"precision", "bf16"}}},
+    {MODEL_decoder, 1, 64, {{"precision", "bf16"}}},
+    {MODEL_decoder, 1, 256, {{"precision", "bf16"}}},
+    {MODEL_decoder, 1, 1024, {{"precision", "bf16"}}},
+    {MODEL_decoder, 1, 64, {{"precision", "fp16"}}},
+    {MODEL_decoder, 1, 256, {{"precision", "fp16"}}},
+    {MODEL_decoder, 1, 16, {{"precision", "fp32"}, {"state-bits", "16"}}},
+    {MODEL_decoder, 1, 16, {{"precision", "fp32"}, {"state-bits", "8"}}},
+    {MODEL_decoder, 1, 16, {{"precision", "fp32"}, {"state-bits", "4"}}},
+    {MODEL_decoder, 1, 16, {{"precision", "bf16"}, {"state-bits", "16"}}},
+    {MODEL_decoder, 1, 16, {{"precision", "bf16"}, {"state-bits", "8"}}},
+    {MODEL_decoder, 1, 16, {{"precision", "bf16"}, {"state-bits", "4"}}},
+    {MODEL_decoder, 1, 16, {{"precision", "bf16"}, {"master", "none"}}},
+    {MODEL_decoder, 1, 16, {{"precision", "bf16"}, {"master", "none"}, {"state-bits", "16"}}},
+    {MODEL_decoder, 1, 16, {{"precision", "bf16"}, {"master", "none"}, {"state-bits", "8"}}},
+    {MODEL_decoder, 1, 16, {{"precision", "bf16"}, {"master", "none"}, {"state-bits", "4"}}},
     {MODEL_vision, 4, 0, {{"precision", "fp32"}}},
     {MODEL_vision, 4, 0, {{"precision", "bf16"}}},
 };
@@ -139,7 +138,7 @@ static enum snug_status compile_trial(int trial, int round, struct gathered *all
 {
     const struct trial *t = &trials[trial];
     struct snug_model model = {
-        .family = t->family, .name = "rates", .gpt2 = block, .vision = images};
+        .family = t->family, .name = "rates", .decoder = decoder_gpt2(1, 12, 768, 1024, 8192), .vision = images};
     struct compiled_step compiled;
     snug_recipe *recipe = snug_recipe_new();
     enum snug_status status =

@@ -79,7 +79,7 @@ static bool explain_activations(const struct snug_model *model, const struct snu
     if (!model_is_language(model) || recipe->checkpoint != CHECKPOINT_none || s->n_stages > 1 ||
         recipe->offload != OFFLOAD_none)
         return false;
-    double unit = (double)model->gpt2.n_layer * (double)model->gpt2.n_embd *
+    double unit = (double)model->decoder.n_layer * (double)model->decoder.n_embd *
                   (double)(s->micro_batch * s->seq) * (double)dtype_bytes(recipe_dtype(recipe));
     double saved = (double)s->plan.at_peak[ROLE_activation] / unit;
     if (saved < 1.1 * ZERO_PAPER)

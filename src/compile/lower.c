@@ -92,7 +92,7 @@ static enum snug_status set_sizes(const struct compile_request *q, struct compil
             s->micro_batch--;
     s->seq = q->seq > 0 ? q->seq : r->seq;
     if (language && s->seq == 0)
-        s->seq = q->model->gpt2.n_positions;
+        s->seq = decoder_default_seq(&q->model->decoder);
     if (s->n_ranks > 1 && q->train && own_batch % s->micro_batch != 0)
         return snug_fail(err, SNUG_BAD_ARGUMENT,
                          "each rank's %lld of --batch %lld are not divisible by --micro-batch "

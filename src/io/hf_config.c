@@ -87,16 +87,16 @@ static enum snug_status check_switches(const json_t *root, const char *path, str
     return SNUG_OK;
 }
 
-static enum snug_status read_gpt2(const json_t *root, const char *path, struct hf_gpt2 *gpt2,
+static enum snug_status read_gpt2(const json_t *root, const char *path, struct decoder_shape *gpt2,
                                   struct snug_error *err)
 {
-    int64_t n_inner;
-    *gpt2 = (struct hf_gpt2){.layer_norm_epsilon = 1e-5, .activation = ACT_gelu};
-    TRY(json_get_integer(root, path, "n_layer", 1, LAYERS_MAX, &gpt2->n_layer, err));
-    TRY(json_get_integer(root, path, "n_head", 1, HEADS_MAX, &gpt2->n_head, err));
-    TRY(json_get_integer(root, path, "n_embd", 1, WIDTH_MAX, &gpt2->n_embd, err));
-    TRY(json_get_integer(root, path, "n_positions", 1, POSITIONS_MAX, &gpt2->n_positions, err));
-    TRY(json_get_integer(root, path, "vocab_size", 1, VOCABULARY_MAX, &gpt2->vocab_size, err));
+    int64_t n_layer, n_head, n_embd, n_positions, vocab_size, n_inner;
+    TRY(json_get_integer(root, path, "n_layer", 1, LAYERS_MAX, &n_layer, err));
+    TRY(json_get_integer(root, path, "n_head", 1, HEADS_MAX, &n_head, err));
+    TRY(json_get_integer(root, path, "n_embd", 1, WIDTH_MAX, &n_embd, err));
+    TRY(json_get_integer(root, path, "n_positions", 1, POSITIONS_MAX, &n_positions, err));
+    TRY(json_get_integer(root, path, "vocab_size", 1, VOCABULARY_MAX, &vocab_size, err));
+    *gpt2 = decoder_gpt2(n_layer, n_head, n_embd, n_positions, vocab_size);
     if (gpt2->n_embd % gpt2->n_head != 0)
         return snug_fail(err, SNUG_BAD_FILE,
                          "%s: \"n_embd\" (%lld) is not a multiple of \"n_head\" (%lld)", path,
@@ -109,8 +109,8 @@ static enum snug_status read_gpt2(const json_t *root, const char *path, struct h
                              path, (long long)n_inner, (long long)(4 * gpt2->n_embd));
     }
     if (json_has(root, "layer_norm_epsilon"))
-        TRY(json_get_real(root, path, "layer_norm_epsilon", &gpt2->layer_norm_epsilon, err));
-    if (!(gpt2->layer_norm_epsilon > 0) || !isfinite(gpt2->layer_norm_epsilon))
+        TRY(json_get_real(root, path, "layer_norm_epsilon", &gpt2->norm_eps, err));
+    if (!(gpt2->norm_eps > 0) || !isfinite(gpt2->norm_eps))
         return snug_fail(err, SNUG_BAD_FILE, "%s: \"layer_norm_epsilon\" must be above 0", path);
     if (json_has(root, "activation_function"))
         TRY(get_activation(root, path, "activation_function", &gpt2->activation, err));
@@ -145,7 +145,7 @@ static const char *torch_name(enum dtype dtype)
 
 static json_t *gpt2_json(const struct hf_config *config, enum dtype dtype)
 {
-    const struct hf_gpt2 *gpt2 = &config->gpt2;
+    const struct decoder_shape *gpt2 = &config->decoder;
     enum { END_OF_TEXT = 50256 }; /* the default of transformers */
     bool has_end_of_text = gpt2->vocab_size > END_OF_TEXT;
     const struct {
@@ -162,7 +162,7 @@ static json_t *gpt2_json(const struct hf_config *config, enum dtype dtype)
         {"n_positions", json_integer(gpt2->n_positions)},
         {"n_ctx", json_integer(gpt2->n_positions)},
         {"vocab_size", json_integer(gpt2->vocab_size)},
-        {"layer_norm_epsilon", json_real(gpt2->layer_norm_epsilon)},
+        {"layer_norm_epsilon", json_real(gpt2->norm_eps)},
         {"tie_word_embeddings", json_true()},
         {"initializer_range", json_real(0.02)},
         {"bos_token_id", has_end_of_text ? json_integer(END_OF_TEXT) : json_null()},
@@ -256,8 +256,8 @@ static enum snug_status read_file(const char *path, struct hf_config *config,
     if (status != SNUG_OK) {
         /* err is set */
     } else if (strcmp(type, "gpt2") == 0) {
-        config->model = HF_GPT2;
-        status = read_gpt2(root, path, &config->gpt2, err);
+        config->model = HF_DECODER;
+        status = read_gpt2(root, path, &config->decoder, err);
         if (status == SNUG_OK)
             status = read_dropout(root, path, config, err);
     } else if (strcmp(type, MLP_TYPE) == 0) {
@@ -291,7 +291,7 @@ enum snug_status hf_config_read(const char *path, struct hf_config *config, stru
 
 char *hf_config_text(const struct hf_config *config, enum dtype dtype)
 {
-    json_t *root = config->model == HF_GPT2  ? gpt2_json(config, dtype)
+    json_t *root = config->model == HF_DECODER  ? gpt2_json(config, dtype)
                    : config->model == HF_MLP ? mlp_json(&config->mlp)
                                              : vision_json(&config->vision);
     char *text = json_to_text(root, JSON_INDENT(2) | JSON_REAL_PRECISION(15));

@@ -6,17 +6,12 @@
 #define SNUG_IO_HF_CONFIG_H
 
 #include "io/safetensors.h"
+#include "ir/decoder_shape.h"
 #include "ir/dropout_rates.h"
 
-enum hf_model { HF_GPT2, HF_MLP, HF_VISION };
+enum hf_model { HF_DECODER, HF_MLP, HF_VISION };
 enum hf_loss { HF_CROSS_ENTROPY, HF_MEAN_SQUARED_ERROR };
 enum { HF_MAX_SIZES = 64 };
-
-struct hf_gpt2 {
-    int64_t n_layer, n_head, n_embd, n_positions, vocab_size;
-    double layer_norm_epsilon;
-    enum act activation;
-};
 
 struct hf_mlp {
     int n_sizes;
@@ -32,7 +27,7 @@ struct hf_vision {
 
 struct hf_config {
     enum hf_model model;
-    struct hf_gpt2 gpt2; /* `model` selects which of the three is valid */
+    struct decoder_shape decoder; /* `model` selects which of the three is valid */
     struct hf_mlp mlp;
     struct hf_vision vision;
     struct dropout_rates dropout; /* GPT-2 only; rates missing from the file are 0 */

@@ -4,6 +4,7 @@
  * Only the flops of matmuls are exact.  Elementwise ops count one flop per output element, which is
  * good enough because they are memory-bound.
  */
+#include "ir/attention.h"
 #include "ir/matrix_operands.h"
 
 #include <math.h>
@@ -45,24 +46,21 @@ static double cost_linear_w(const struct program *prog, const struct op *op)
     return 2 * elems(prog, op->in[0]) * (double)shape_last(&prog->tensors[op->in[1]].shape);
 }
 
-/* Matmuls like q k^T and p v: 2 T D flops per query and head each, half of that if causal. */
-static double attention_gemms(const struct program *prog, const struct op *op, tensor_id qkv,
-                              double n_gemms)
+/* Matmuls like q k^T and p v: 2 D flops per head and pair of a query and a key. */
+static double attention_gemms(const struct program *prog, const struct op *op, double n_gemms)
 {
-    n_gemms *= attrs_of(op, attention)->causal ? 1 : 2;
-    const struct shape *s = &prog->tensors[qkv].shape;
-    return n_gemms * (double)s->dim[0] * (double)s->dim[1] * (double)s->dim[1] * (double)s->dim[2] /
-           3;
+    struct attention_sizes s = attention_sizes_of(prog, op);
+    return 2 * n_gemms * (double)s.n_batch * attention_pairs(&s) * (double)(s.heads * s.depth);
 }
 
 static double cost_attention(const struct program *prog, const struct op *op)
 {
-    return attention_gemms(prog, op, op->in[0], 2);
+    return attention_gemms(prog, op, 2);
 }
 
 static double cost_attention_grad(const struct program *prog, const struct op *op)
 {
-    return attention_gemms(prog, op, op->in[1], 5);
+    return attention_gemms(prog, op, 5);
 }
 
 static double cost_head(const struct program *prog, const struct op *op)

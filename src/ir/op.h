@@ -90,7 +90,15 @@ typedef struct reals attr_type_reals;
     X(real, eta, 1.0)                       \
     X(real, dropout, 0.0)                   \
     X(integer, site, 0)                     \
-    X(real, smoothing, 0.0)
+    X(real, smoothing, 0.0)                 \
+    X(integer, kv_heads, 0)                 \
+    X(integer, window, 0)                   \
+    X(flag, inverse, false)                 \
+    X(real, theta, 10000.0)                 \
+    X(real, rope_factor, 1.0)               \
+    X(real, low_freq, 1.0)                  \
+    X(real, high_freq, 4.0)                 \
+    X(integer, rope_length, 0)
 
 enum attr_index {
 #define ATTR_INDEX(type, name, value) ATTR_INDEX_##name,
@@ -117,7 +125,10 @@ extern const struct attr_values attr_defaults;
 #define ATTRS_OF_common(A, f)    A(f, act) A(f, accumulate)
 #define ATTRS_OF_linear(A, f)    A(f, layout)
 #define ATTRS_OF_dropout(A, f)   A(f, dropout) A(f, site)
-#define ATTRS_OF_attention(A, f) A(f, heads) A(f, causal) A(f, dropout) A(f, site)
+#define ATTRS_OF_attention(A, f) A(f, heads) A(f, causal) A(f, dropout) A(f, site) A(f, kv_heads) \
+                                 A(f, window)
+#define ATTRS_OF_rope(A, f)      A(f, heads) A(f, inverse) A(f, theta) A(f, rope_factor) \
+                                 A(f, low_freq) A(f, high_freq) A(f, rope_length)
 #define ATTRS_OF_norm(A, f)      A(f, momentum) A(f, eps) A(f, dropout) A(f, site)
 #define ATTRS_OF_loss(A, f)      A(f, weight) A(f, smoothing)
 #define ATTRS_OF_image(A, f)     A(f, stride) A(f, pad) A(f, groups) A(f, kernel_h) A(f, kernel_w) \
@@ -131,7 +142,7 @@ extern const struct attr_values attr_defaults;
                                  A(f, state_bits) A(f, positive) A(f, stochastic)
 #define FAMILY_LIST(F) \
     F(linear) F(dropout) F(attention) F(norm) F(loss) F(image) F(quant) F(grad_norm) F(options) \
-    F(direction) F(average) F(update)
+    F(direction) F(average) F(update) F(rope)
 // clang-format on
 
 #define ATTR_TYPE(type, name, value) typedef attr_type_##type attr_##name;
@@ -176,6 +187,7 @@ struct attrs {
 #define ATTRS_IN_linear(...)     ATTRS_IN_FAMILY(linear, __VA_ARGS__)
 #define ATTRS_IN_dropout(...)    ATTRS_IN_FAMILY(dropout, __VA_ARGS__)
 #define ATTRS_IN_attention(...)  ATTRS_IN_FAMILY(attention, __VA_ARGS__)
+#define ATTRS_IN_rope(...)       ATTRS_IN_FAMILY(rope, __VA_ARGS__)
 #define ATTRS_IN_norm(...)       ATTRS_IN_FAMILY(norm, __VA_ARGS__)
 #define ATTRS_IN_loss(...)       ATTRS_IN_FAMILY(loss, __VA_ARGS__)
 #define ATTRS_IN_image(...)      ATTRS_IN_FAMILY(image, __VA_ARGS__)

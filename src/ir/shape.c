@@ -5,6 +5,7 @@
  * shape_update.c. A rule sets out[k] for each output, or out[k].n_dims to UNCHECKED (updates in
  * place).  Errors name the op and the operand.
  */
+#include "ir/attention.h"
 #include "ir/shape_rules.h"
 
 static struct shape with_last(const struct shape *shape, int64_t last)
@@ -109,15 +110,132 @@ static enum snug_status shape_add_layernorm(const struct program *prog, const st
     return SNUG_OK;
 }
 
+/* gamma covers a row of x, or a head of it. */
+static enum snug_status shape_rmsnorm(const struct program *prog, const struct op *op,
+                                      struct shape *out, struct snug_error *err)
+{
+    const struct shape *x = in_shape(prog, op, 0);
+    int64_t width = tensor_elems(prog, op->in[1]);
+    if (width < 1 || shape_last(x) % width != 0)
+        return wrong(prog, op, 1, "a vector whose width divides that of x", err);
+    out[0] = *x;
+    out[1] = vector(shape_elems(x) / width);
+    return SNUG_OK;
+}
+
+static enum snug_status shape_add_rmsnorm(const struct program *prog, const struct op *op,
+                                          struct shape *out, struct snug_error *err)
+{
+    const struct shape *x = in_shape(prog, op, 0);
+    if (!shape_equal(x, in_shape(prog, op, 1)))
+        return wrong(prog, op, 1, "of the same shape as the first", err);
+    if (tensor_elems(prog, op->in[2]) != shape_last(x))
+        return wrong(prog, op, 2, "a vector with the width of x", err);
+    out[0] = out[1] = *x;
+    out[2] = vector(shape_rows(x));
+    return SNUG_OK;
+}
+
+static enum snug_status shape_rmsnorm_grad(const struct program *prog, const struct op *op,
+                                           struct shape *out, struct snug_error *err)
+{
+    const struct shape *dy = in_shape(prog, op, 0);
+    if (!shape_equal(dy, in_shape(prog, op, 1)))
+        return wrong(prog, op, 1, "of the same shape as dy", err);
+    if (op->n_in > 4 && op->in[4] != TENSOR_NONE && !shape_equal(dy, in_shape(prog, op, 4)))
+        return wrong(prog, op, 4, "of the same shape as dy", err);
+    out[0] = *dy;
+    out[1] = *in_shape(prog, op, 2);
+    return SNUG_OK;
+}
+
+static enum snug_status shape_rope(const struct program *prog, const struct op *op,
+                                   struct shape *out, struct snug_error *err)
+{
+    const struct shape *x = in_shape(prog, op, 0);
+    const struct rope_attrs *rope = attrs_of(op, rope);
+    if (x->n_dims != 3 || rope->heads < 1 || x->dim[2] % (2 * rope->heads) != 0)
+        return wrong(prog, op, 0, "[batch, time, heads x an even width of a head]", err);
+    if (!(rope->theta > 0) || !(rope->rope_factor > 0) || !(rope->low_freq > 0) ||
+        !(rope->high_freq > rope->low_freq) || rope->rope_length < 0)
+        return snug_fail(err, SNUG_BAD_PROGRAM,
+                         "rope: theta and the factors should be above 0, high_freq above low_freq");
+    if (op->n_in > 1 && op->in[1] != TENSOR_NONE &&
+        (prog->tensors[op->in[1]].dtype != DTYPE_i32 ||
+         tensor_elems(prog, op->in[1]) != x->dim[0] * x->dim[1]))
+        return wrong(prog, op, 1, "i32 positions [batch, time]", err);
+    out[0] = *x;
+    return SNUG_OK;
+}
+
+static enum snug_status shape_swiglu_grad(const struct program *prog, const struct op *op,
+                                          struct shape *out, struct snug_error *err)
+{
+    for (int k = 1; k < 3; k++)
+        if (!shape_equal(in_shape(prog, op, 0), in_shape(prog, op, k)))
+            return wrong(prog, op, k, "of the same shape as dy", err);
+    out[0] = out[1] = *in_shape(prog, op, 0);
+    return SNUG_OK;
+}
+
+/* An optional i32 input of attention with these dimensions. */
+static enum snug_status check_attention_ids(const struct program *prog, const struct op *op,
+                                            int input, int64_t elems, const char *expected,
+                                            struct snug_error *err)
+{
+    tensor_id id = attention_input(op, input);
+    if (id != TENSOR_NONE &&
+        (prog->tensors[id].dtype != DTYPE_i32 || tensor_elems(prog, id) != elems))
+        return wrong(prog, op, attention_index(op, input), expected, err);
+    return SNUG_OK;
+}
+
+/* Checks the inputs of attention, in forward or in its gradient. */
+static enum snug_status check_attention(const struct program *prog, const struct op *op,
+                                        struct snug_error *err)
+{
+    const struct attention_attrs *attrs = attrs_of(op, attention);
+    int at = attention_index(op, ATTENTION_Q);
+    const struct shape *q = in_shape(prog, op, at);
+    int64_t heads = attrs->heads, kv_heads = attrs->kv_heads == 0 ? heads : attrs->kv_heads;
+    tensor_id k = attention_input(op, ATTENTION_K), v = attention_input(op, ATTENTION_V);
+    bool packed = k == TENSOR_NONE;
+    if (heads < 1 || kv_heads < 1 || heads % kv_heads != 0)
+        return snug_fail(err, SNUG_BAD_PROGRAM,
+                         "%s: %lld kv_heads should divide %lld heads", op_infos[op->kind].name,
+                         (long long)kv_heads, (long long)heads);
+    int64_t wide = packed ? heads + 2 * kv_heads : heads;
+    if (q->n_dims != 3 || q->dim[2] % wide != 0)
+        return wrong(prog, op, at,
+                     packed ? "[batch, time, (heads + 2 x kv_heads) x width of a head]"
+                            : "[batch, time, heads x width of a head]",
+                     err);
+    for (int i = 0; i < 2 && !packed; i++) {
+        const struct shape *kv = v == TENSOR_NONE ? NULL : in_shape(prog, op, at + 1 + i);
+        if (kv == NULL || kv->n_dims != 3 || kv->dim[0] != q->dim[0] ||
+            kv->dim[2] != q->dim[2] / heads * kv_heads ||
+            kv->dim[1] != in_shape(prog, op, at + 1)->dim[1])
+            return wrong(prog, op, at + 1, "[batch, keys, kv_heads x width of a head], as v", err);
+    }
+    struct attention_sizes s = attention_sizes_of(prog, op);
+    if (s.window < 0 || (!s.causal && (s.window > 0 || attention_input(op, ATTENTION_STARTS) >= 0)))
+        return snug_fail(err, SNUG_BAD_PROGRAM,
+                         "%s: a window, and documents, need causal attention",
+                         op_infos[op->kind].name);
+    if (s.causal && s.n_keys < s.n_queries)
+        return wrong(prog, op, at + 1, "at least as long as the queries if causal", err);
+    TRY(check_attention_ids(prog, op, ATTENTION_STARTS, s.n_batch * s.n_queries,
+                            "i32 [batch, queries]", err));
+    return check_attention_ids(prog, op, ATTENTION_LENGTHS, s.n_batch, "i32 [batch]", err);
+}
+
 static enum snug_status shape_attention(const struct program *prog, const struct op *op,
                                         struct shape *out, struct snug_error *err)
 {
-    const struct shape *qkv = in_shape(prog, op, 0);
-    int64_t heads = attrs_of(op, attention)->heads;
-    if (qkv->n_dims != 3 || heads < 1 || qkv->dim[2] % (3 * heads) != 0)
-        return wrong(prog, op, 0, "[batch, time, 3 x width], with a width divisible by heads", err);
-    out[0] = with_last(qkv, qkv->dim[2] / 3);
-    out[1] = (struct shape){3, {qkv->dim[0], heads, qkv->dim[1]}};
+    TRY(check_attention(prog, op, err));
+    struct attention_sizes s = attention_sizes_of(prog, op);
+    out[0] = with_last(in_shape(prog, op, ATTENTION_Q), s.heads * s.depth);
+    out[1] = (struct shape){3, {s.n_batch, s.heads, s.n_queries}};
     return SNUG_OK;
 }
 
@@ -246,8 +364,13 @@ static enum snug_status shape_layernorm_grad(const struct program *prog, const s
 static enum snug_status shape_attention_grad(const struct program *prog, const struct op *op,
                                              struct shape *out, struct snug_error *err)
 {
-    (void)err;
-    out[0] = *in_shape(prog, op, 1);
+    TRY(check_attention(prog, op, err));
+    for (int i = 0; i < 3; i++) {
+        tensor_id of = attention_input(op, ATTENTION_Q + i);
+        out[i].n_dims = UNCHECKED;
+        if (of != TENSOR_NONE)
+            out[i] = prog->tensors[of].shape;
+    }
     return SNUG_OK;
 }
 

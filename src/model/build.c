@@ -49,7 +49,7 @@ enum snug_status build_linear(struct program *prog, tensor_id x, const struct li
                               tensor_id *y, struct snug_error *err)
 {
     char name[NAME_MAX_BYTES];
-    tensor_id weight, bias;
+    tensor_id weight, bias = TENSOR_NONE;
     int64_t n_in = shape_last(&prog->tensors[x].shape);
     struct shape matrix = {2, {spec->n_out, n_in}}, vector = {1, {spec->n_out}};
     if (spec->layout == LAYOUT_in_out)
@@ -57,10 +57,11 @@ enum snug_status build_linear(struct program *prog, tensor_id x, const struct li
     snprintf(name, sizeof name, "%s.weight", spec->name);
     TRY(build_parameter(prog, name, &matrix, spec->init, spec->init_scale, &weight, err));
     snprintf(name, sizeof name, "%s.bias", spec->name);
-    TRY(build_parameter(prog, name, &vector, spec->bias_scale == 0 ? INIT_zeros : INIT_uniform,
-                        spec->bias_scale, &bias, err));
+    if (!spec->no_bias)
+        TRY(build_parameter(prog, name, &vector, spec->bias_scale == 0 ? INIT_zeros : INIT_uniform,
+                            spec->bias_scale, &bias, err));
     struct attrs attrs = ATTRS(linear, .layout = spec->layout);
-    return program_emit(prog, OP_linear, &attrs, 3, (tensor_id[]){x, weight, bias}, spec->name, 1,
+    return program_emit(prog, OP_linear, &attrs, spec->no_bias ? 2 : 3, (tensor_id[]){x, weight, bias}, spec->name, 1,
                         y, err);
 }
 
@@ -77,6 +78,19 @@ enum snug_status build_layernorm(struct program *prog, tensor_id x, const char *
     struct attrs attrs = ATTRS(norm, .eps = eps);
     TRY(program_emit(prog, OP_layernorm, &attrs, 3, (tensor_id[]){x, gamma, beta}, name, 3, out,
                      err));
+    *y = out[0];
+    return SNUG_OK;
+}
+
+enum snug_status build_rmsnorm(struct program *prog, tensor_id x, const char *name, int64_t width,
+                               double eps, tensor_id *y, struct snug_error *err)
+{
+    char full[NAME_MAX_BYTES];
+    tensor_id gamma, out[2];
+    snprintf(full, sizeof full, "%s.weight", name);
+    TRY(build_parameter(prog, full, &(struct shape){1, {width}}, INIT_ones, 0, &gamma, err));
+    struct attrs attrs = ATTRS(norm, .eps = eps);
+    TRY(program_emit(prog, OP_rmsnorm, &attrs, 2, (tensor_id[]){x, gamma}, name, 2, out, err));
     *y = out[0];
     return SNUG_OK;
 }

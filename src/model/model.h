@@ -4,17 +4,12 @@
 #ifndef SNUG_MODEL_MODEL_H
 #define SNUG_MODEL_MODEL_H
 
+#include "ir/decoder_shape.h"
 #include "ir/dropout_rates.h"
 #include "ir/program.h"
 
-enum model_family { MODEL_mlp, MODEL_gpt2, MODEL_psi, MODEL_custom, MODEL_vision };
+enum model_family { MODEL_mlp, MODEL_decoder, MODEL_psi, MODEL_custom, MODEL_vision };
 enum model_loss { LOSS_cross_entropy, LOSS_mse };
-
-struct gpt2_shape {
-    int64_t n_layer, n_head, n_embd, n_positions, vocab_size;
-    double layer_norm_epsilon;
-    enum act activation;
-};
 
 enum { MLP_SIZES_MAX = 64 };
 struct mlp_shape {
@@ -34,7 +29,7 @@ struct vision_shape {
 struct snug_model {
     enum model_family family;
     char name[128];
-    struct gpt2_shape gpt2;
+    struct decoder_shape decoder;
     struct mlp_shape mlp;
     struct vision_shape vision;
     int64_t psi;
@@ -64,9 +59,15 @@ struct text;
 void model_list(struct text *out);
 int64_t model_count_parameters(const struct program *prog);
 
-/* One file per family: gpt2.c, mlp.c, vision.c. */
-enum snug_status gpt2_forward(const struct gpt2_shape *shape, enum model_purpose purpose,
-                              int64_t seq, struct program *prog, struct snug_error *err);
+/* One file per family: decoder.c, mlp.c, vision.c. */
+enum snug_status decoder_forward(const struct decoder_shape *shape, enum model_purpose purpose,
+                                 int64_t seq, struct program *prog, struct snug_error *err);
+/* decoder_presets.c: a preset by name; decoder_preset(i) is NULL after the last. */
+const struct decoder_preset {
+    const char *name;
+    struct decoder_shape shape;
+} *decoder_preset(int i);
+bool decoder_find(const char *name, struct decoder_shape *shape);
 enum snug_status mlp_forward(const struct mlp_shape *shape, struct program *prog,
                              struct snug_error *err);
 
@@ -90,6 +91,7 @@ struct linear_spec {
     enum weight_layout layout; /* GPT-2's checkpoints are [in, out] */
     enum init init;
     double init_scale, bias_scale; /* bias_scale 0 initializes the bias to zeros */
+    bool no_bias;
 };
 enum snug_status build_parameter(struct program *prog, const char *name, const struct shape *shape,
                                  enum init init, double scale, tensor_id *id,
@@ -98,6 +100,9 @@ enum snug_status build_linear(struct program *prog, tensor_id x, const struct li
                               tensor_id *y, struct snug_error *err);
 enum snug_status build_layernorm(struct program *prog, tensor_id x, const char *name, double eps,
                                  tensor_id *y, struct snug_error *err);
+/* gamma, of `width` elements, covers a row of x or a head of it. */
+enum snug_status build_rmsnorm(struct program *prog, tensor_id x, const char *name, int64_t width,
+                               double eps, tensor_id *y, struct snug_error *err);
 struct conv_spec {
     const char *name; /* parameters NAME.weight and, if has_bias, NAME.bias (zeros) */
     int64_t n_out, kernel_h, kernel_w, stride, pad;

@@ -9,20 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct {
-    const char *name;
-    struct gpt2_shape shape;
-} gpt2_presets[] = {
-    /* layers, heads, width, length, vocabulary */
-    {"gpt-nano", {6, 6, 384, 256, 256, 1e-5, ACT_gelu}},
-    {"gpt2", {12, 12, 768, 1024, 50257, 1e-5, ACT_gelu}},
-    {"gpt2-medium", {24, 16, 1024, 1024, 50257, 1e-5, ACT_gelu}},
-    {"gpt2-large", {36, 20, 1280, 1024, 50257, 1e-5, ACT_gelu}},
-    {"gpt2-xl", {48, 25, 1600, 1024, 50257, 1e-5, ACT_gelu}},
-    {"gpt3-175b", {96, 96, 12288, 2048, 50257, 1e-5, ACT_gelu}},
-};
-enum { N_GPT2_PRESETS = (int)(sizeof gpt2_presets / sizeof *gpt2_presets) };
-
 static const struct vision_shape vision_presets[] = {
     {VISION_cnn, 1, 28, 28, 10, false},
     {VISION_resnet18, 3, 224, 224, 1000, false},
@@ -37,7 +23,7 @@ enum { N_VISION_PRESETS = (int)(sizeof vision_presets / sizeof *vision_presets) 
 
 static const char mlp_default[] = "mlp:784-512-512-10";
 
-/* "mlp" first, then the two tables.  Returns NULL after the last one. */
+/* "mlp" first, then image networks, then decoders.  Returns NULL after the last one. */
 static const char *preset_name(int i)
 {
     if (i == 0)
@@ -45,12 +31,13 @@ static const char *preset_name(int i)
     if (--i < N_VISION_PRESETS)
         return vision_names[vision_presets[i].net];
     i -= N_VISION_PRESETS;
-    return i < N_GPT2_PRESETS ? gpt2_presets[i].name : NULL;
+    const struct decoder_preset *decoder = decoder_preset(i);
+    return decoder != NULL ? decoder->name : NULL;
 }
 
 void model_list(struct text *out)
 {
-    enum { COLUMN = 13 };
+    enum { COLUMN = 14 };
     text_add(out, "%-*s %s\n", COLUMN, "mlp", mlp_default);
     for (int i = 0; i < N_VISION_PRESETS; i++) {
         const struct vision_shape *v = &vision_presets[i];
@@ -58,11 +45,15 @@ void model_list(struct text *out)
                  vision_names[v->net], (long long)v->channels, (long long)v->height,
                  (long long)v->width, (long long)v->n_classes);
     }
-    for (int i = 0; i < N_GPT2_PRESETS; i++) {
-        const struct gpt2_shape *g = &gpt2_presets[i].shape;
-        text_add(out, "%-*s %lld layers, %lld heads, %lld wide, %lld positions, %lld tokens\n",
-                 COLUMN, gpt2_presets[i].name, (long long)g->n_layer, (long long)g->n_head,
-                 (long long)g->n_embd, (long long)g->n_positions, (long long)g->vocab_size);
+    const struct decoder_preset *decoder;
+    for (int i = 0; (decoder = decoder_preset(i)) != NULL; i++) {
+        const struct decoder_shape *d = &decoder->shape;
+        text_add(out, "%-*s %lld layers, %lld heads", COLUMN, decoder->name, (long long)d->n_layer,
+                 (long long)d->n_head);
+        if (d->n_kv_head != d->n_head)
+            text_add(out, " (%lld kv)", (long long)d->n_kv_head);
+        text_add(out, ", %lld wide, %lld positions, %lld tokens\n", (long long)d->n_embd,
+                 (long long)d->n_positions, (long long)d->vocab_size);
     }
 }
 
@@ -87,12 +78,8 @@ bool vision_find(const char *name, struct vision_shape *shape)
 bool model_is_name(const char *spec)
 {
     struct vision_shape vision;
-    if (vision_find(spec, &vision))
-        return true;
-    for (int i = 0; i < N_GPT2_PRESETS; i++)
-        if (strcmp(spec, gpt2_presets[i].name) == 0)
-            return true;
-    return strcmp(spec, "mlp") == 0 || strncmp(spec, "mlp:", 4) == 0 ||
+    struct decoder_shape decoder;
+    return vision_find(spec, &vision) || decoder_find(spec, &decoder) || strcmp(spec, "mlp") == 0 || strncmp(spec, "mlp:", 4) == 0 ||
            strncmp(spec, "psi:", 4) == 0;
 }
 
@@ -185,9 +172,9 @@ static enum snug_status parse_vision(const char *spec, struct vision_shape *v,
 
 static enum snug_status no_such_model(const char *spec, struct snug_error *err)
 {
-    enum { NAMES_MAX = 32 };
+    enum { NAMES_MAX = 64 };
     const char *words[NAMES_MAX], *name;
-    char names[256] = "";
+    char names[1024] = "";
     int n = 0;
     for (; n < NAMES_MAX && (name = preset_name(n)) != NULL; n++) {
         size_t length = strlen(names);
@@ -207,12 +194,10 @@ static enum snug_status no_such_model(const char *spec, struct snug_error *err)
 enum snug_status model_from_name(const char *spec, struct snug_model *model, struct snug_error *err)
 {
     snprintf(model->name, sizeof model->name, "%s", spec);
-    for (int i = 0; i < N_GPT2_PRESETS; i++)
-        if (strcmp(spec, gpt2_presets[i].name) == 0) {
-            model->family = MODEL_gpt2;
-            model->gpt2 = gpt2_presets[i].shape;
-            return SNUG_OK;
-        }
+    if (decoder_find(spec, &model->decoder)) {
+        model->family = MODEL_decoder;
+        return SNUG_OK;
+    }
     if (strcmp(spec, "mlp") == 0 || strncmp(spec, "mlp:", 4) == 0) {
         model->family = MODEL_mlp;
         return parse_mlp(strcmp(spec, "mlp") == 0 ? mlp_default : spec, &model->mlp, err);
@@ -235,7 +220,7 @@ enum snug_status model_from_name(const char *spec, struct snug_model *model, str
 
 bool model_is_language(const struct snug_model *model)
 {
-    return model->family == MODEL_gpt2;
+    return model->family == MODEL_decoder;
 }
 
 int64_t model_count_parameters(const struct program *prog)
@@ -251,7 +236,7 @@ enum snug_status model_forward(const struct snug_model *model, enum model_purpos
                                int64_t batch, int64_t seq, struct program *prog,
                                struct snug_error *err)
 {
-    if (seq != 0 && model->family != MODEL_gpt2)
+    if (seq != 0 && model->family != MODEL_decoder)
         return snug_fail(err, SNUG_BAD_ARGUMENT, "%s has no sequences: remove --seq", model->name);
     if (model->family == MODEL_custom) {
         if (!model->finished)
@@ -272,13 +257,13 @@ enum snug_status model_forward(const struct snug_model *model, enum model_purpos
     case MODEL_vision:
         TRY(vision_forward(&model->vision, prog, err));
         break;
-    case MODEL_gpt2:
-        if (seq > model->gpt2.n_positions)
+    case MODEL_decoder:
+        if (seq > model->decoder.n_positions)
             return snug_fail(err, SNUG_BAD_ARGUMENT,
                              "--seq %lld is too long for %s, which has %lld positions",
-                             (long long)seq, model->name, (long long)model->gpt2.n_positions);
-        TRY(gpt2_forward(&model->gpt2, purpose, seq == 0 ? model->gpt2.n_positions : seq, prog,
-                         err));
+                             (long long)seq, model->name, (long long)model->decoder.n_positions);
+        TRY(decoder_forward(&model->decoder, purpose,
+                            seq == 0 ? decoder_default_seq(&model->decoder) : seq, prog, err));
         break;
     case MODEL_custom:
         break;

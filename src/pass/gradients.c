@@ -5,6 +5,7 @@
  * its inputs.  Weight gradients come before data gradients: a weight gradient is the last reader
  * of the saved input, so the data gradient can reuse that input's bytes.
  */
+#include "ir/attention.h"
 #include "pass/autodiff.h"
 
 static tensor_id operand(const struct op *op, int k)
@@ -96,13 +97,42 @@ static enum snug_status gradient_layernorm(struct autodiff *ad, const struct op 
         (tensor_id[]){x, gamma, beta});
 }
 
+static enum snug_status gradient_rmsnorm(struct autodiff *ad, const struct op *op)
+{
+    tensor_id x = op->in[0], gamma = op->in[1];
+    return autodiff_emit(ad, OP_rmsnorm_grad, NULL, 4,
+                         (tensor_id[]){autodiff_of(ad, op->out[0]), x, gamma, op->out[1]}, 2,
+                         (tensor_id[]){x, gamma});
+}
+
+/* The rotation by the opposite angles. */
+static enum snug_status gradient_rope(struct autodiff *ad, const struct op *op)
+{
+    struct attrs attrs = op->attrs;
+    attrs.rope.inverse = !attrs.rope.inverse;
+    return autodiff_emit(ad, OP_rope, &attrs, op->n_in,
+                         (tensor_id[]){autodiff_of(ad, op->out[0]), operand(op, 1)}, 1, op->in);
+}
+
+static enum snug_status gradient_swiglu(struct autodiff *ad, const struct op *op)
+{
+    return autodiff_emit(ad, OP_swiglu_grad, NULL, 3,
+                         (tensor_id[]){autodiff_of(ad, op->out[0]), op->in[0], op->in[1]}, 2,
+                         op->in);
+}
+
+/* Kernels write all of dq, dk and dv, also if adapters need only one of them. */
 static enum snug_status gradient_attention(struct autodiff *ad, const struct op *op)
 {
-    tensor_id scalars = operand(op, 1); /* present with attention dropout */
-    return autodiff_emit(
-        ad, OP_attention_grad, &op->attrs, scalars == TENSOR_NONE ? 4 : 5,
-        (tensor_id[]){autodiff_of(ad, op->out[0]), op->in[0], op->out[0], op->out[1], scalars}, 1,
-        op->in);
+    tensor_id in[ATTENTION_GRAD_FIRST + ATTENTION_INPUTS] = {autodiff_of(ad, op->out[0]),
+                                                             op->out[0], op->out[1]};
+    for (int k = 0; k < op->n_in; k++)
+        in[ATTENTION_GRAD_FIRST + k] = op->in[k];
+    bool packed = attention_input(op, ATTENTION_K) == TENSOR_NONE;
+    for (int k = 0; k < 3 && !packed; k++)
+        ad->wanted[op->in[k]] = true;
+    return autodiff_emit(ad, OP_attention_grad, &op->attrs, ATTENTION_GRAD_FIRST + op->n_in, in,
+                         packed ? 1 : 3, op->in);
 }
 
 static enum snug_status gradient_cross_entropy(struct autodiff *ad, const struct op *op)

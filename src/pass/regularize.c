@@ -13,6 +13,7 @@
  * needs: a forward program    keeps: tensor ids, results at p = 0    breaks: nothing
  * cost:  O(ops x inputs + tensors)
  */
+#include "ir/attention.h"
 #include "pass/pass.h"
 #include "pass/rewriter.h"
 
@@ -88,8 +89,10 @@ static enum snug_status place_sites(struct regularize *r)
         if (op.kind == OP_attention && r->env->config.dropout.attention > 0) {
             attrs_of(&op, attention)->dropout = r->env->config.dropout.attention;
             attrs_of(&op, attention)->site = r->n_sites++;
-            op.in[1] = r->scalars;
-            op.n_in = 2;
+            while (op.n_in < ATTENTION_SCALARS)
+                op.in[op.n_in++] = TENSOR_NONE;
+            op.in[ATTENTION_SCALARS] = r->scalars;
+            op.n_in = ATTENTION_INPUTS;
         }
         TRY(rewriter_replace(&r->rw, i, &op));
         if (op.out[0] != TENSOR_NONE && r->rate[op.out[0]] > 0)

@@ -18,14 +18,11 @@ static char *config_text(const struct snug_trainer *t)
 {
     struct hf_config config;
     switch (t->model->family) {
-    case MODEL_gpt2: {
-        const struct gpt2_shape *g = &t->model->gpt2;
-        config = (struct hf_config){.model = HF_GPT2,
-                                    .gpt2 = {g->n_layer, g->n_head, g->n_embd, g->n_positions,
-                                             g->vocab_size, g->layer_norm_epsilon, g->activation},
+    case MODEL_decoder:
+        config = (struct hf_config){.model = HF_DECODER,
+                                    .decoder = t->model->decoder,
                                     .dropout = t->model->config_dropout};
         return hf_config_text(&config, recipe_dtype(&t->recipe));
-    }
     case MODEL_mlp: {
         const struct mlp_shape *m = &t->model->mlp;
         config = (struct hf_config){
@@ -100,7 +97,7 @@ static enum snug_status begin_adapter(const struct snug_trainer *t, struct snug_
     if (folder != NULL && base == NULL && errno == ENOMEM)
         return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
     char *text =
-        adapter_config_text(&t->compiled, &t->recipe, t->model->family == MODEL_gpt2, base);
+        adapter_config_text(&t->compiled, &t->recipe, t->model->family == MODEL_decoder, base);
     char *dir = path_join(t->out, ADAPTER_FOLDER, "");
     enum snug_status status =
         text == NULL || dir == NULL ? snug_fail(err, SNUG_NO_MEMORY, "out of memory") : SNUG_OK;

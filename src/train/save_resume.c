@@ -232,7 +232,7 @@ static enum snug_status save_with(struct snug_trainer *t, const struct st_entry 
     if (t->recipe.lora == 0)
         return checkpoint_save(t->out, files, ADAPTER_FILE, state, crew, NULL, err);
     struct adapter_files adapter;
-    TRY(adapter_files_make(&t->compiled, t->exec, &t->recipe, t->model->family == MODEL_gpt2,
+    TRY(adapter_files_make(&t->compiled, t->exec, &t->recipe, t->model->family == MODEL_decoder,
                            trained, n_trained, &adapter, err));
     files[MODEL_FILE].entries = adapter.model;
     files[MODEL_FILE].n = adapter.n_model;

@@ -87,10 +87,10 @@ static void test_rows(void **state)
             (status != SNUG_OK && strstr(err.message, "config.json: ") == NULL))
             fail_msg("case '%s': status %d, '%s'", rows[i].name, status, err.message);
         if (status == SNUG_OK) {
-            assert_int_equal(config.model, HF_GPT2);
-            assert_int_equal(config.gpt2.n_positions, 64);
-            assert_true(config.gpt2.layer_norm_epsilon == 1e-5);
-            assert_int_equal(config.gpt2.activation, ACT_gelu);
+            assert_int_equal(config.model, HF_DECODER);
+            assert_int_equal(config.decoder.n_positions, 64);
+            assert_true(config.decoder.norm_eps == 1e-5);
+            assert_int_equal(config.decoder.activation, ACT_gelu);
         }
     }
     files_remove_dir(dir);
@@ -98,9 +98,11 @@ static void test_rows(void **state)
 
 static void test_round_trip(void **state)
 {
+    struct decoder_shape relu = decoder_gpt2(1, 2, 8, 16, 11);
+    relu.norm_eps = 1e-6, relu.activation = ACT_relu;
     const struct hf_config configs[] = {
-        {.model = HF_GPT2, .gpt2 = {12, 12, 768, 1024, 50257, 1e-5, ACT_gelu}},
-        {.model = HF_GPT2, .gpt2 = {1, 2, 8, 16, 11, 1e-6, ACT_relu}, .dropout = {0.1, 0.2, 0.3}},
+        {.model = HF_DECODER, .decoder = decoder_gpt2(12, 12, 768, 1024, 50257)},
+        {.model = HF_DECODER, .decoder = relu, .dropout = {0.1, 0.2, 0.3}},
         {.model = HF_MLP, .mlp = {3, {784, 512, 10}, ACT_relu, HF_CROSS_ENTROPY}},
         {.model = HF_MLP, .mlp = {2, {3, 1}, ACT_tanh, HF_MEAN_SQUARED_ERROR}},
     };
@@ -115,11 +117,11 @@ static void test_round_trip(void **state)
         files_write_text(dir, "config.json", text);
         free(text);
         assert_int_equal(hf_config_read(files_path(dir, "config.json"), &back, &err), SNUG_OK);
-        const struct hf_gpt2 *a = &configs[i].gpt2, *b = &back.gpt2;
+        const struct decoder_shape *a = &configs[i].decoder, *b = &back.decoder;
         assert_int_equal(back.model, configs[i].model);
         assert_true(a->n_layer == b->n_layer && a->n_head == b->n_head && a->n_embd == b->n_embd &&
                     a->n_positions == b->n_positions && a->vocab_size == b->vocab_size &&
-                    a->layer_norm_epsilon == b->layer_norm_epsilon &&
+                    a->norm_eps == b->norm_eps &&
                     a->activation == b->activation);
         const struct dropout_rates *p = &configs[i].dropout, *q = &back.dropout;
         assert_true(p->embedding == q->embedding && p->attention == q->attention &&

@@ -68,7 +68,8 @@ static void refuse_ids_of_case(struct opcompare *ctx, const struct case_text *te
     for (int i = 0; i < c.prog.n_ops; i++) {
         const struct op *op = &c.prog.ops[i];
         for (int k = 0; k < op->n_in; k++) {
-            if (op->in[k] == TENSOR_NONE || c.prog.tensors[op->in[k]].dtype != DTYPE_i32)
+            if (op_infos[op->kind].ids.dimension == IDS_none || k != op_infos[op->kind].ids.in ||
+                op->in[k] == TENSOR_NONE) /* no ids: positions and lengths of documents */
                 continue;
             int32_t above = (int32_t)c.fills[op->in[k]].below;
             refuse_id(ctx, &c, i, k, -1, NULL);

@@ -178,7 +178,7 @@ static enum snug_status forward_of(const struct subject *s, int64_t batch, struc
 {
     if (s->text == NULL)
         return model_forward(&s->model, MODEL_FOR_LOSS, batch,
-                             s->model.family == MODEL_gpt2 ? SEQ : 0, prog, err);
+                             s->model.family == MODEL_decoder ? SEQ : 0, prog, err);
     enum snug_status status = program_parse(s->text, prog, err);
     return status != SNUG_OK ? status : program_set_batch(prog, batch, err);
 }
@@ -312,13 +312,7 @@ static void make_subjects(struct subject subjects[N_SUBJECTS])
     for (int i = 0; i < N_SUBJECTS; i++)
         if (subjects[i].text == NULL)
             assert_int_equal(model_from_name(subjects[i].name, &subjects[i].model, NULL), SNUG_OK);
-    subjects[0].model.gpt2 = (struct gpt2_shape){.n_layer = 2,
-                                                 .n_head = 2,
-                                                 .n_embd = WIDTH,
-                                                 .n_positions = SEQ + 1,
-                                                 .vocab_size = VOCABULARY,
-                                                 .layer_norm_epsilon = 1e-5,
-                                                 .activation = ACT_gelu};
+    subjects[0].model.decoder = decoder_gpt2(2, 2, WIDTH, SEQ + 1, VOCABULARY);
 }
 
 static int count(const struct program *prog, enum op_kind kind)

@@ -13,8 +13,9 @@
 #undef OP
 
 /* Workspace of the few kernels that need one, in doubles. */
-int64_t ref_attention_work_elems(const struct shape *qkv);
-int64_t ref_attention_grad_work_elems(const struct shape *qkv, int64_t heads);
+struct attention_sizes;
+int64_t ref_attention_work_elems(const struct attention_sizes *sizes);
+int64_t ref_attention_grad_work_elems(const struct attention_sizes *sizes);
 int64_t ref_head_grad_work_elems(const struct shape *x);
 
 /* The workspace of the matrix optimizers, in bytes; blocks: shampoo and caspr. */

@@ -1,5 +1,5 @@
 /*
- * ref_elementwise.c -- reference: activations, add, scale, dequantize, dropout, cast, accumulate,
+ * ref_elementwise.c -- reference: activations, swiglu, add, scale, dequantize, dropout, cast, accumulate,
  * take_row.
  *
  * Each element is loaded before it is stored, so outputs may alias inputs.
@@ -79,6 +79,30 @@ enum snug_status ref_act_grad(const struct kernel_call *call, struct snug_error 
     const struct operand *dy = &call->in[0], *x = &call->in[1], *dx = &call->out[0];
     for (int64_t i = 0, n = elems(dx); i < n; i++)
         store(dx, i, load(dy, i) * ref_fn_slope(call->op->attrs.act, load(x, i)));
+    return SNUG_OK;
+}
+
+enum snug_status ref_swiglu(const struct kernel_call *call, struct snug_error *err)
+{
+    (void)err;
+    const struct operand *gate = &call->in[0], *up = &call->in[1], *y = &call->out[0];
+    for (int64_t i = 0, n = elems(y); i < n; i++)
+        store(y, i, load(gate, i) * sigmoid(load(gate, i)) * load(up, i));
+    return SNUG_OK;
+}
+
+/* d(g s(g))/dg = s(g) (1 + g (1 - s(g))) */
+enum snug_status ref_swiglu_grad(const struct kernel_call *call, struct snug_error *err)
+{
+    (void)err;
+    const struct operand *dy = &call->in[0], *gate = &call->in[1], *up = &call->in[2];
+    for (int64_t i = 0, n = elems(dy); i < n; i++) {
+        double g = load(gate, i), s = sigmoid(g), slope = load(dy, i), u = load(up, i);
+        if (present(&call->out[0]))
+            store(&call->out[0], i, slope * u * s * (1.0 + g * (1.0 - s)));
+        if (present(&call->out[1]))
+            store(&call->out[1], i, slope * g * s);
+    }
     return SNUG_OK;
 }
 

@@ -6,12 +6,14 @@
 #include <math.h>
 
 #include "cpu/ref/ref_common.h"
+#include "ir/attention.h"
 
 static size_t workspace_bytes(const struct program *prog, const struct op *op,
                               const struct device_facts *facts)
 {
     (void)facts;
     int64_t n_doubles = 0;
+    struct attention_sizes sizes;
     switch (op->kind) {
     case OP_orthogonalize:
         return ref_orthogonalize_work_bytes(prog, op);
@@ -21,11 +23,12 @@ static size_t workspace_bytes(const struct program *prog, const struct op *op,
     case OP_soap:
         return ref_soap_work_bytes(prog, op);
     case OP_attention:
-        n_doubles = ref_attention_work_elems(&program_tensor(prog, op->in[0])->shape);
+        sizes = attention_sizes_of(prog, op);
+        n_doubles = ref_attention_work_elems(&sizes);
         break;
     case OP_attention_grad:
-        n_doubles = ref_attention_grad_work_elems(&program_tensor(prog, op->in[1])->shape,
-                                                  attrs_of(op, attention)->heads);
+        sizes = attention_sizes_of(prog, op);
+        n_doubles = ref_attention_grad_work_elems(&sizes);
         break;
     case OP_linear_cross_entropy_grad:
     case OP_linear_cross_entropy_train:

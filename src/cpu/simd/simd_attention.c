@@ -200,7 +200,8 @@ static void pack_head(const struct kernel_call *call, const struct shape_of_atte
 
 static bool attention_fits(const struct program *prog, const struct op *op)
 {
-    return floats_fit(prog, op, 1u << 1, 0, 1u << 1);
+    return attention_is_plain(prog, op) &&
+           floats_fit(prog, op, 1u << ATTENTION_SCALARS, 0, 1u << 1);
 }
 
 /* A job is every n_slices-th block of queries of a head, so the jobs of a causal head cost about
@@ -236,7 +237,7 @@ static enum snug_status run_attention(const struct kernel_call *call, struct snu
     (void)err;
     struct shape_of_attention sizes =
         sizes_of(&call->in[0].tensor->shape, attrs_of(call->op, attention));
-    sizes.dropout = dropout_of(call, 1);
+    sizes.dropout = dropout_of(call, ATTENTION_SCALARS);
     const struct attention_bf16_fns *fns = call->prepared;
     if (fns != NULL) {
         struct attention_bf16 shape = shape16(&sizes);

@@ -42,6 +42,7 @@
 #include "cpu/simd/simd_common.h"
 #include "cpu/simd/simd_tile.h"
 #include "cpu/transpose_block.h"
+#include "ir/attention.h"
 
 #define LOG2_E 1.44269504f
 #define LN_2   0.693147181f
@@ -176,9 +177,9 @@ static inline int parts_of(const struct device_facts *facts, int64_t n_jobs)
 /* The tiled path requires bf16 for every tensor except lse and the scalar table. */
 static inline bool suits_tiles(const struct program *prog, const struct op *op)
 {
-    int n_bf16 = op_has(op, TRAIT_grad) ? 3 : 1;
-    for (int k = 0; k < n_bf16; k++)
-        if (program_tensor(prog, op->in[k])->dtype != DTYPE_bf16)
+    for (int k = 0; k <= attention_index(op, ATTENTION_Q); k++)
+        if (k != attention_index(op, ATTENTION_Q) - 1 && /* lse */
+            program_tensor(prog, op->in[k])->dtype != DTYPE_bf16)
             return false;
     return program_tensor(prog, op->out[0])->dtype == DTYPE_bf16;
 }
@@ -204,7 +205,7 @@ static inline enum snug_status prepare_attention(const struct program *prog, con
                                                  struct snug_error *err)
 {
     (void)err;
-    const struct tensor *qkv = program_tensor(prog, op->in[op_has(op, TRAIT_grad) ? 1 : 0]);
+    const struct tensor *qkv = program_tensor(prog, attention_input(op, ATTENTION_Q));
     struct shape_of_attention sizes = sizes_of(&qkv->shape, attrs_of(op, attention));
     struct attention_bf16 shape = shape16(&sizes);
     bool on_tiles = suits_tiles(prog, op) && attention_bf16_serves(&shape);

@@ -4,7 +4,7 @@
  */
 #include "cpu/simd/simd_attention.h"
 
-enum { BACKWARD_PANELS = 6 };
+enum { BACKWARD_PANELS = 6, QKV = ATTENTION_GRAD_FIRST + ATTENTION_Q };
 
 struct backward_work {                  /* of one part */
     float *q, *dy, *dq;                 /* of a head: n_time x pitch each */
@@ -134,10 +134,10 @@ static void backward_pair(const struct shape_of_attention *sizes, const struct b
 static void prepare_queries(const struct kernel_call *call, const struct shape_of_attention *sizes,
                             int64_t head, const struct backward_work *w)
 {
-    struct columns y = head_of_y(sizes, &call->in[2], head);
-    const float *lse = (const float *)call->in[3].data + head * sizes->n_time;
-    load_rows(sizes, head_of_qkv(sizes, &call->in[1], head, THIRD_q), 0, sizes->n_time, w->q);
-    load_rows(sizes, head_of_y(sizes, &call->in[0], head), 0, sizes->n_time, w->dy);
+    struct columns y = head_of_y(sizes, &call->in[ATTENTION_Y], head);
+    const float *lse = (const float *)call->in[ATTENTION_LSE].data + head * sizes->n_time;
+    load_rows(sizes, head_of_qkv(sizes, &call->in[QKV], head, THIRD_q), 0, sizes->n_time, w->q);
+    load_rows(sizes, head_of_y(sizes, &call->in[ATTENTION_DY], head), 0, sizes->n_time, w->dy);
     for (int64_t t = 0; t < sizes->n_time; t++) {
         const float *dy_row = w->dy + t * sizes->pitch;
         const float *y_row =
@@ -154,7 +154,7 @@ static void prepare_queries(const struct kernel_call *call, const struct shape_o
 static void backward_head(const struct kernel_call *call, const struct shape_of_attention *sizes,
                           int64_t head, const struct backward_work *w)
 {
-    const struct operand *qkv = &call->in[1], *dqkv = &call->out[0];
+    const struct operand *qkv = &call->in[QKV], *dqkv = &call->out[0];
     int64_t n_time = sizes->n_time;
     prepare_queries(call, sizes, head, w);
     for (int64_t keys = 0; keys < n_time; keys += BLOCK) {
@@ -176,14 +176,15 @@ static void backward_head(const struct kernel_call *call, const struct shape_of_
 
 static bool attention_grad_fits(const struct program *prog, const struct op *op)
 {
-    return floats_fit(prog, op, 1u << 4, 1u << 3, 0);
+    return attention_is_plain(prog, op) &&
+           floats_fit(prog, op, 1u << attention_index(op, ATTENTION_SCALARS), 1u << ATTENTION_LSE, 0);
 }
 
 static size_t attention_grad_work_bytes(const struct program *prog, const struct op *op,
                                         const struct device_facts *facts)
 {
     struct shape_of_attention sizes =
-        sizes_of(&program_tensor(prog, op->in[1])->shape, attrs_of(op, attention));
+        sizes_of(&program_tensor(prog, op->in[QKV])->shape, attrs_of(op, attention));
     int n_parts = parts_of(facts, sizes.n_batch * sizes.n_heads);
     size_t bytes = f32_bytes(n_parts * backward_floats(&sizes));
     struct attention_bf16 shape = shape16(&sizes);
@@ -196,13 +197,14 @@ static enum snug_status run_attention_grad(const struct kernel_call *call, struc
 {
     (void)err;
     struct shape_of_attention sizes =
-        sizes_of(&call->in[1].tensor->shape, attrs_of(call->op, attention));
-    sizes.dropout = dropout_of(call, 4);
+        sizes_of(&call->in[QKV].tensor->shape, attrs_of(call->op, attention));
+    sizes.dropout = dropout_of(call, attention_index(call->op, ATTENTION_SCALARS));
     const struct attention_bf16_fns *fns = call->prepared;
     if (fns != NULL) {
         struct attention_bf16 shape = shape16(&sizes);
-        fns->backward(&shape, call->facts->threads, call->in[0].data, call->in[1].data,
-                      call->in[2].data, call->in[3].data, call->out[0].data, call->work);
+        fns->backward(&shape, call->facts->threads, call->in[ATTENTION_DY].data,
+                      call->in[QKV].data, call->in[ATTENTION_Y].data, call->in[ATTENTION_LSE].data,
+                      call->out[0].data, call->work);
         return SNUG_OK;
     }
     int64_t n_jobs = sizes.n_batch * sizes.n_heads, next = 0;

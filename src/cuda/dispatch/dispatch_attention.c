@@ -4,6 +4,7 @@
 #include "cuda/kernels/attention.h"
 #include "cuda/dispatch/dropout_args.h"
 #include "cuda/dispatch/dispatch.h"
+#include "ir/attention.h"
 
 static bool is_type(const struct program *prog, tensor_id id, enum dtype dtype)
 {
@@ -13,19 +14,20 @@ static bool is_type(const struct program *prog, tensor_id id, enum dtype dtype)
 static bool supports(const struct program *prog, const struct op *op)
 {
     bool is_grad = op_has(op, TRAIT_grad);
-    const struct tensor *qkv = program_tensor(prog, op->in[is_grad ? 1 : 0]);
-    if (qkv->dtype == DTYPE_f64 ||
+    const struct tensor *qkv = program_tensor(prog, attention_input(op, ATTENTION_Q));
+    if (!attention_is_plain(prog, op) || qkv->dtype == DTYPE_f64 ||
         shape_last(&qkv->shape) / 3 / attrs_of(op, attention)->heads > CUDA_ATTENTION_DEPTH)
         return false;
     if (is_grad)
-        return is_type(prog, op->in[0], qkv->dtype) && is_type(prog, op->in[2], qkv->dtype) &&
-               is_type(prog, op->in[3], DTYPE_f32) && is_type(prog, op->out[0], qkv->dtype);
+        return is_type(prog, op->in[ATTENTION_DY], qkv->dtype) &&
+               is_type(prog, op->in[ATTENTION_Y], qkv->dtype) &&
+               is_type(prog, op->in[ATTENTION_LSE], DTYPE_f32) && is_type(prog, op->out[0], qkv->dtype);
     return is_type(prog, op->out[0], qkv->dtype) && is_type(prog, op->out[1], DTYPE_f32);
 }
 
-static struct cuda_attention attention_of(const struct kernel_call *call, const struct operand *qkv,
-                                          int scalars)
+static struct cuda_attention attention_of(const struct kernel_call *call)
 {
+    const struct operand *qkv = &call->in[attention_index(call->op, ATTENTION_Q)];
     const int64_t *dim = qkv->tensor->shape.dim;
     const struct attention_attrs *attrs = attrs_of(call->op, attention);
     return (struct cuda_attention){.n_batch = dim[0],
@@ -35,12 +37,12 @@ static struct cuda_attention attention_of(const struct kernel_call *call, const 
                                    .causal = attrs->causal != 0,
                                    .dtype = qkv->tensor->dtype,
                                    .qkv = qkv->data,
-                                   .dropout = cuda_dropout_of(call, scalars)};
+                                   .dropout = cuda_dropout_of(call, attention_index(call->op, ATTENTION_SCALARS))};
 }
 
 static enum snug_status run(const struct kernel_call *call, struct snug_error *err)
 {
-    struct cuda_attention attention = attention_of(call, &call->in[0], 1);
+    struct cuda_attention attention = attention_of(call);
     attention.y = call->out[0].data;
     attention.lse = call->out[1].data;
     return cuda_done(call, cuda_attention(&attention, call->stream), err);
@@ -50,15 +52,15 @@ static size_t grad_bytes(const struct program *prog, const struct op *op,
                          const struct device_facts *facts)
 {
     (void)facts;
-    return (size_t)tensor_elems(prog, op->in[3]) * sizeof(float);
+    return (size_t)tensor_elems(prog, op->in[ATTENTION_LSE]) * sizeof(float);
 }
 
 static enum snug_status run_grad(const struct kernel_call *call, struct snug_error *err)
 {
-    struct cuda_attention attention = attention_of(call, &call->in[1], 4);
-    attention.dy = call->in[0].data;
-    attention.y = call->in[2].data;
-    attention.lse = call->in[3].data;
+    struct cuda_attention attention = attention_of(call);
+    attention.dy = call->in[ATTENTION_DY].data;
+    attention.y = call->in[ATTENTION_Y].data;
+    attention.lse = call->in[ATTENTION_LSE].data;
     attention.dqkv = call->out[0].data;
     attention.delta = call->work;
     return cuda_done(call, cuda_attention_grad(&attention, call->stream), err);

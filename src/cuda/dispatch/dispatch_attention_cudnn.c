@@ -11,6 +11,7 @@
 #include "cuda/dispatch/fallback.h"
 #include "cuda/dispatch/dispatch.h"
 #include "cuda/dispatch/workspace.h"
+#include "ir/attention.h"
 
 struct prepared {
     struct cuda_attention *library; /* NULL if cuDNN rejected the op */
@@ -19,7 +20,7 @@ struct prepared {
 
 static const struct tensor *qkv_of(const struct program *prog, const struct op *op)
 {
-    return program_tensor(prog, op->in[op_has(op, TRAIT_grad) ? 1 : 0]);
+    return program_tensor(prog, attention_input(op, ATTENTION_Q));
 }
 
 static struct cuda_attention_shape shape_of(const struct program *prog, const struct op *op)
@@ -49,8 +50,8 @@ static bool supports(const struct program *prog, const struct op *op)
 {
     struct cuda_attention_shape shape = shape_of(prog, op);
     bool is_grad = shape.is_grad;
-    tensor_id lse = is_grad ? op->in[3] : op->out[1];
-    bool fits = attrs_of(op, attention)->dropout == 0.0 && shape.n_time > 1 &&
+    tensor_id lse = is_grad ? op->in[ATTENTION_LSE] : op->out[1];
+    bool fits = attention_is_plain(prog, op) && attrs_of(op, attention)->dropout == 0.0 && shape.n_time > 1 &&
                 shape.depth % 8 == 0 && shape.depth <= 128 &&
                 (shape.type == DTYPE_bf16 || shape.type == DTYPE_f16);
     for (int k = 0; k < (is_grad ? 4 : 1); k++)
@@ -120,10 +121,10 @@ static enum snug_status run(const struct kernel_call *call, struct snug_error *e
     if (p->library == NULL)
         return cuda_fallback_run(&p->fallback, call, err);
     bool is_grad = op_has(call->op, TRAIT_grad);
-    struct cuda_attention_call attention = {.qkv = call->in[is_grad ? 1 : 0].data,
-                                            .dy = is_grad ? call->in[0].data : NULL,
-                                            .y = is_grad ? call->in[2].data : call->out[0].data,
-                                            .lse = is_grad ? call->in[3].data : call->out[1].data,
+    struct cuda_attention_call attention = {.qkv = call->in[attention_index(call->op, ATTENTION_Q)].data,
+                                            .dy = is_grad ? call->in[ATTENTION_DY].data : NULL,
+                                            .y = is_grad ? call->in[ATTENTION_Y].data : call->out[0].data,
+                                            .lse = is_grad ? call->in[ATTENTION_LSE].data : call->out[1].data,
                                             .dqkv = is_grad ? call->out[0].data : NULL,
                                             .work = cuda_work_at(call->work, 0),
                                             .stream = call->stream};
