@@ -1,5 +1,5 @@
 /*
- * token_shards.c -- token streams: text as bytes, and shards of 16-bit token ids.
+ * token_shards.c -- token streams: text as bytes, and shards of 16- or 32-bit token ids.
  *
  * All files together are one stream, in the order of their paths:
  *
@@ -27,7 +27,14 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "shards are little-endian");
 
-enum { N_BYTES = 256, SNIFF_BYTES = 4096, SHARD_HEADER_BYTES = 256 * 4, SHARD_MAGIC = 20240520 };
+enum { N_BYTES = 256, N_SHORT_IDS = 1 << 16, SNIFF_BYTES = 4096, SHARD_HEADER_BYTES = 256 * 4 };
+
+/* llm.c's shards begin with a magic number and a version; the third integer is the number of tokens. */
+static const struct shard_format {
+    uint32_t magic, version;
+    int token_bytes;
+} shard_formats[] = {{20240520, 1, 2}, {20240801, 7, 4}};
+enum { N_SHARD_FORMATS = (int)(sizeof shard_formats / sizeof *shard_formats) };
 
 struct token_file {
     char *path;
@@ -35,7 +42,7 @@ struct token_file {
     int64_t n_tokens;
     int64_t header_bytes; /* before the first token */
     int64_t n_bytes;      /* file size when it was opened */
-    int token_bytes;      /* 1 or 2 */
+    int token_bytes;      /* 1, 2 or 4 */
 };
 
 struct tokens {
@@ -106,16 +113,17 @@ static enum snug_status read_part(struct tokens *tokens, int index, int64_t firs
     TRY(fd_read_at(tokens->fd, file->path, raw, raw_bytes,
                    file->header_bytes + first * file->token_bytes, err));
     for (int64_t i = 0; i < n; i++) {
-        uint16_t wide = raw[i];
-        if (file->token_bytes == 2)
-            memcpy(&wide, raw + 2 * i, sizeof wide);
-        if (wide >= tokens->data.request.n_classes)
+        uint32_t id = 0;
+        memcpy(&id, raw + i * file->token_bytes, (size_t)file->token_bytes); /* little-endian */
+        if (id >= tokens->data.request.n_classes)
             return snug_fail(
                 err, SNUG_MISMATCH,
-                "%s: token id %u at position %lld, but the model's vocabulary has %lld tokens",
-                file->path, (unsigned)wide, (long long)(first + i),
-                (long long)tokens->data.request.n_classes);
-        out[i] = wide;
+                "%s: token id %u at position %lld, but the model's vocabulary has %lld tokens%s",
+                file->path, id, (long long)(first + i), (long long)tokens->data.request.n_classes,
+                file->token_bytes == 4 && file->header_bytes == 0
+                    ? ": for a vocabulary of more than 65536, *.bin is read as 32-bit ids"
+                    : "");
+        out[i] = (int32_t)id;
     }
     return SNUG_OK;
 }
@@ -186,8 +194,6 @@ static const char *foreign_kind(uint32_t magic)
         return "an llm.c tokenizer, not tokens";
     case 20240522:
         return "an llm.c evaluation set, not plain tokens";
-    case 20240801:
-        return "a shard of 32-bit tokens (llm.c for Llama 3); only 16-bit tokens are supported";
     case 0x04034b50: /* "PK\3\4" */
         return "a zip file (PyTorch weights?), not tokens";
     case 0x46554747: /* "GGUF" */
@@ -201,46 +207,63 @@ static const char *foreign_kind(uint32_t magic)
     }
 }
 
-static enum snug_status read_shard_header(int fd, struct token_file *file, bool *is_llmc,
+static const struct shard_format *shard_format_of(uint32_t magic)
+{
+    for (int i = 0; i < N_SHARD_FORMATS; i++)
+        if (shard_formats[i].magic == magic)
+            return &shard_formats[i];
+    return NULL;
+}
+
+/* nanoGPT's layout: nothing but ids, of 16 bits if these suffice for the model's vocabulary. */
+static enum snug_status read_raw_shard(const struct tokens *tokens, struct token_file *file,
+                                       struct snug_error *err)
+{
+    file->token_bytes = tokens->data.request.n_classes <= N_SHORT_IDS ? 2 : 4;
+    if (file->n_bytes % file->token_bytes != 0)
+        return snug_fail(err, SNUG_BAD_FILE,
+                         "%s: its %lld bytes are not a whole number of %d-bit tokens", file->path,
+                         (long long)file->n_bytes, 8 * file->token_bytes);
+    file->n_tokens = file->n_bytes / file->token_bytes;
+    return SNUG_OK;
+}
+
+static enum snug_status read_shard_header(const struct tokens *tokens, int fd,
+                                          struct token_file *file, bool *is_llmc,
                                           struct snug_error *err)
 {
     uint32_t head[3] = {0};
     int64_t sniffed = file->n_bytes < (int64_t)sizeof head ? file->n_bytes : (int64_t)sizeof head;
     TRY(fd_read_at(fd, file->path, head, sniffed, 0, err));
-    file->token_bytes = 2;
-    *is_llmc = head[0] == SHARD_MAGIC;
-    if (!*is_llmc) {
+    const struct shard_format *format = shard_format_of(head[0]);
+    *is_llmc = format != NULL;
+    if (format == NULL) {
         const char *foreign = foreign_kind(head[0]);
         if (foreign != NULL)
             return snug_fail(err, SNUG_BAD_FILE, "%s: this is %s", file->path, foreign);
-        if (file->n_bytes % 2 != 0)
-            return snug_fail(err, SNUG_BAD_FILE,
-                             "%s: an odd number of bytes (%lld) cannot be 16-bit tokens",
-                             file->path, (long long)file->n_bytes);
-        file->n_tokens = file->n_bytes / 2;
-        return SNUG_OK;
+        return read_raw_shard(tokens, file, err);
     }
     file->header_bytes = SHARD_HEADER_BYTES;
+    file->token_bytes = format->token_bytes;
     file->n_tokens = head[2];
     if (file->n_bytes < SHARD_HEADER_BYTES)
         return snug_fail(err, SNUG_BAD_FILE,
                          "%s: truncated: %lld bytes, but the header alone has %d", file->path,
                          (long long)file->n_bytes, SHARD_HEADER_BYTES);
-    if (head[1] != 1)
+    if (head[1] != format->version)
         return snug_fail(err, SNUG_BAD_FILE,
-                         "%s: llm.c shard version %u is not supported; only version 1 is",
-                         file->path, head[1]);
-    int64_t n_present = (file->n_bytes - SHARD_HEADER_BYTES) / 2;
+                         "%s: llm.c shard version %u is not supported; only version %u is",
+                         file->path, head[1], format->version);
+    int64_t n_present = (file->n_bytes - SHARD_HEADER_BYTES) / format->token_bytes;
+    int64_t n_extra = file->n_bytes - SHARD_HEADER_BYTES - format->token_bytes * file->n_tokens;
     if (file->n_tokens > n_present)
         return snug_fail(err, SNUG_BAD_FILE,
                          "%s: truncated: the header declares %lld tokens, but the file has %lld",
                          file->path, (long long)file->n_tokens, (long long)n_present);
-    if (file->n_bytes != SHARD_HEADER_BYTES + 2 * file->n_tokens)
+    if (n_extra != 0)
         return snug_fail(err, SNUG_BAD_FILE,
                          "%s: %lld extra bytes after the %lld tokens that the header declares",
-                         file->path,
-                         (long long)(file->n_bytes - SHARD_HEADER_BYTES - 2 * file->n_tokens),
-                         (long long)file->n_tokens);
+                         file->path, (long long)n_extra, (long long)file->n_tokens);
     return SNUG_OK;
 }
 
@@ -276,7 +299,7 @@ static enum snug_status add_file(struct tokens *tokens, const char *path, bool i
 
     enum snug_status status = fd_open_read(path, &fd, &file.n_bytes, err);
     if (status == SNUG_OK && is_shard)
-        status = read_shard_header(fd, &file, &is_llmc, err);
+        status = read_shard_header(tokens, fd, &file, &is_llmc, err);
     else if (status == SNUG_OK)
         status = sniff_text(fd, &file, &nul, err);
     if (status == SNUG_OK && !is_shard)

@@ -48,11 +48,11 @@ void model_list(struct text *out)
     const struct decoder_preset *decoder;
     for (int i = 0; (decoder = decoder_preset(i)) != NULL; i++) {
         const struct decoder_shape *d = &decoder->shape;
-        text_add(out, "%-*s %lld layers, %lld heads", COLUMN, decoder->name, (long long)d->n_layer,
+        text_add(out, "%-*s %lld layers, %lld", COLUMN, decoder->name, (long long)d->n_layer,
                  (long long)d->n_head);
         if (d->n_kv_head != d->n_head)
-            text_add(out, " (%lld kv)", (long long)d->n_kv_head);
-        text_add(out, ", %lld wide, %lld positions, %lld tokens\n", (long long)d->n_embd,
+            text_add(out, "/%lld", (long long)d->n_kv_head);
+        text_add(out, " heads, %lld wide, %lld long, %lld tokens\n", (long long)d->n_embd,
                  (long long)d->n_positions, (long long)d->vocab_size);
     }
 }
@@ -79,8 +79,8 @@ bool model_is_name(const char *spec)
 {
     struct vision_shape vision;
     struct decoder_shape decoder;
-    return vision_find(spec, &vision) || decoder_find(spec, &decoder) || strcmp(spec, "mlp") == 0 || strncmp(spec, "mlp:", 4) == 0 ||
-           strncmp(spec, "psi:", 4) == 0;
+    return vision_find(spec, &vision) || decoder_find(spec, &decoder) || strcmp(spec, "mlp") == 0 ||
+           strncmp(spec, "mlp:", 4) == 0 || strncmp(spec, "psi:", 4) == 0;
 }
 
 static enum snug_status mlp_option(const char *option, struct mlp_shape *m, struct snug_error *err)

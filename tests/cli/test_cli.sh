@@ -457,7 +457,7 @@ data_and_files() {
 1 | 999, vocabulary, 128                   | train tiny beyond.bin --steps 1
 1 | truncated                              | train tiny cut.bin --steps 1 --out new
 1 | a zip file                             | train tiny magic.bin --steps 1 --out new
-1 | odd number                             | train tiny odd.bin --steps 1 --out new
+1 | not a whole number of 16-bit tokens    | train tiny odd.bin --steps 1 --out new
 1 | truncated                              | train mlp:4-8-3 cut --steps 1 --out new
 1 | not an IDX                             | train mlp:4-8-3 magic --steps 1 --out new
 1 | labels, 7                              | train mlp:4-8-3 labels --steps 1 --out new

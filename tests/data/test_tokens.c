@@ -46,24 +46,42 @@ static void fill_good(struct data *data, enum data_split split, int64_t first, i
         fail_msg("cannot fill: %s", err.message);
 }
 
-/* llm.c's layout, with n_tokens ids that count up from `from`. */
-static void write_llmc(const char *dir, const char *name, int n_tokens, int from)
+/* n_tokens ids that count up from `from`, of 2 or 4 bytes.  Returns the size in bytes. */
+static size_t count_up(void *to, int n_tokens, int from, int token_bytes)
+{
+    for (int i = 0; i < n_tokens; i++) {
+        uint32_t id = (uint32_t)(from + i); /* the first bytes of a little-endian number */
+        memcpy((char *)to + i * token_bytes, &id, (size_t)token_bytes);
+    }
+    return (size_t)(n_tokens * token_bytes);
+}
+
+/* llm.c's layout: of 16-bit ids, or of 32-bit ids as for Llama 3. */
+static void write_llmc_of(const char *dir, const char *name, int n_tokens, int from,
+                          int token_bytes)
 {
     struct {
         int32_t head[256];
-        uint16_t ids[1000];
-    } file = {.head = {20240520, 1, n_tokens}};
-    for (int i = 0; i < n_tokens; i++)
-        file.ids[i] = (uint16_t)(from + i);
-    files_write(dir, name, &file, sizeof file.head + 2 * (size_t)n_tokens);
+        uint32_t ids[1000];
+    } file = {.head = {token_bytes == 2 ? 20240520 : 20240801, token_bytes == 2 ? 1 : 7, n_tokens}};
+    files_write(dir, name, &file,
+                sizeof file.head + count_up(file.ids, n_tokens, from, token_bytes));
+}
+
+static void write_llmc(const char *dir, const char *name, int n_tokens, int from)
+{
+    write_llmc_of(dir, name, n_tokens, from, 2);
+}
+
+static void write_raw_of(const char *dir, const char *name, int n_tokens, int from, int token_bytes)
+{
+    uint32_t ids[1000];
+    files_write(dir, name, ids, count_up(ids, n_tokens, from, token_bytes));
 }
 
 static void write_raw(const char *dir, const char *name, int n_tokens, int from)
 {
-    uint16_t ids[1000];
-    for (int i = 0; i < n_tokens; i++)
-        ids[i] = (uint16_t)(from + i);
-    files_write(dir, name, ids, 2 * (size_t)n_tokens);
+    write_raw_of(dir, name, n_tokens, from, 2);
 }
 
 /* ---- what a sample is --------------------------------------------------------------------- */
@@ -100,15 +118,20 @@ static void test_streams(void **state)
 {
     static const struct {
         const char *spec, *kind;
-        int base, n_train, n_total;
+        int base, n_train, n_total, vocabulary;
     } rows[] = {
-        {"raw.bin", "token shards (nanoGPT)", 300, 90, 100},
-        {"llmc.bin", "token shards (llm.c)", 1000, 45, 51},
-        {"shards", "token shards (llm.c)", 0, 60, 90},
-        {"mixed", "token shards (mixed)", 0, 54, 60},
-        {"only_val", "token shards (nanoGPT)", 5, 90, 100},
-        {"text", "text bytes", 'A', 43, 48},
-        {"text/file.txt", "text bytes", 'A', 14, 16},
+        {"raw.bin", "token shards (nanoGPT)", 300, 90, 100, 65536},
+        {"llmc.bin", "token shards (llm.c)", 1000, 45, 51, 65536},
+        {"shards", "token shards (llm.c)", 0, 60, 90, 65536},
+        {"mixed", "token shards (mixed)", 0, 54, 60, 65536},
+        {"only_val", "token shards (nanoGPT)", 5, 90, 100, 65536},
+        {"text", "text bytes", 'A', 43, 48, 65536},
+        {"text/file.txt", "text bytes", 'A', 14, 16, 65536},
+        {"wide.bin", "token shards (nanoGPT)", 151000, 90, 100, 151936},
+        {"llama.bin", "token shards (llm.c)", 65500, 90, 100, 65600},
+        {"narrow.bin", "token shards (llm.c)", 300, 90, 100, 151936},
+        {"llama.bin", "token shards (llm.c)", 65500, 90, 100, 128256},
+        {"widths", "token shards (llm.c)", 65440, 90, 100, 128256},
     };
     char dir[FILES_PATH_MAX], text[64];
     (void)state;
@@ -125,6 +148,12 @@ static void test_streams(void **state)
     write_raw(dir, "mixed/b.bin", 30, 30);
     files_make_subdir(dir, "only_val");
     write_raw(dir, "only_val/val.bin", 100, 5);
+    write_raw_of(dir, "wide.bin", 100, 151000, 4);
+    write_llmc_of(dir, "llama.bin", 100, 65500, 4);
+    write_llmc(dir, "narrow.bin", 100, 300);
+    files_make_subdir(dir, "widths");
+    write_llmc(dir, "widths/a.bin", 50, 65440);
+    write_llmc_of(dir, "widths/b.bin", 50, 65490, 4);
     files_make_subdir(dir, "text"); /* "file.txt" < "sub/..." < "tail"; the rest is left out */
     files_make_subdir(dir, "text/sub");
     files_make_subdir(dir, "text/.git");
@@ -142,7 +171,8 @@ static void test_streams(void **state)
     assert_int_equal(symlink("..", files_path(dir, "text/loop")), 0);
 
     for (size_t i = 0; i < LENGTH(rows); i++) {
-        struct data_request request = tokens_request(files_path(dir, rows[i].spec), 65536);
+        struct data_request request =
+            tokens_request(files_path(dir, rows[i].spec), rows[i].vocabulary);
         request.bytes_as_tokens = true;
         struct data *data = open_good(&request);
         print_message("    %s\n", rows[i].spec);
@@ -279,12 +309,17 @@ static const struct {
     {"short text", "s.txt", "abcde", 5, SNUG_NO_DATA,
      "5 tokens, 4 of them for training, but one sequence needs 5"},
     {"short shard", "s.bin", "abcdef", 6, SNUG_NO_DATA, "3 tokens, 2 of them"},
-    {"odd shard", "o.bin", "abcdefg", 7, SNUG_BAD_FILE, "odd number of bytes (7)"},
+    {"odd shard", "o.bin", "abcdefg", 7, SNUG_BAD_FILE, "7 bytes are not a whole number of 16-bit tokens"},
     {"not text", "n.txt", "abc\0efghijkl", 12, SNUG_BAD_FILE, "not text (byte 3 is NUL)"},
     {"llm.c model", "m.bin", (const uint32_t[8]){20240326, 3}, 32, SNUG_BAD_FILE, "an llm.c model"},
     {"llm.c other", "m.bin", (const uint32_t[8]){20241101, 3}, 32, SNUG_BAD_FILE,
      "of another kind"},
-    {"llama tokens", "m.bin", (const uint32_t[8]){20240801, 7}, 32, SNUG_BAD_FILE, "32-bit tokens"},
+    {"llama header cut short", "m.bin", (const uint32_t[8]){20240801, 7}, 32, SNUG_BAD_FILE,
+     "the header alone has 1024"},
+    {"llama tokens cut short", "m.bin", (const uint32_t[258]){20240801, 7, 3}, 1032, SNUG_BAD_FILE,
+     "declares 3 tokens, but the file has 2"},
+    {"llama version", "m.bin", (const uint32_t[258]){20240801, 1, 2}, 1032, SNUG_BAD_FILE,
+     "only version 7"},
     {"PyTorch", "m.bin", "PK\3\4PK\3\4PK\3\4", 12, SNUG_BAD_FILE, "a zip file"},
     {"header cut short", "c.bin", (const uint32_t[8]){20240520, 1, 9}, 32, SNUG_BAD_FILE,
      "the header alone has 1024"},
@@ -402,6 +437,25 @@ static void test_refused_otherwise(void **state)
     files_remove_dir(dir);
 }
 
+/* 16-bit ids without a header, for a vocabulary that needs 32 bits. */
+static void test_raw_of_the_wrong_width(void **state)
+{
+    char dir[FILES_PATH_MAX];
+    int32_t input[T], target[T];
+    struct snug_error err = {0};
+    (void)state;
+    files_make_dir(dir);
+    write_raw(dir, "raw.bin", 100, 1000);
+    struct data_request request = tokens_request(files_path(dir, "raw.bin"), 151936);
+    struct data *data = open_good(&request);
+    assert_int_equal(data_fill(data, DATA_TRAIN, 0, 1, input, target, &err), SNUG_MISMATCH);
+    assert_non_null(strstr(err.message, "read as 32-bit ids"));
+    data_close(data);
+    write_raw(dir, "raw.bin", 99, 1000);
+    expect_refusal(&request, SNUG_BAD_FILE, "198 bytes are not a whole number of 32-bit tokens");
+    files_remove_dir(dir);
+}
+
 static void test_refused_while_reading(void **state)
 {
     char dir[FILES_PATH_MAX];
@@ -505,6 +559,7 @@ int main(void)
         cmocka_unit_test(test_text_without_a_tokenizer),
         cmocka_unit_test(test_json_lines),
         cmocka_unit_test(test_refused_otherwise),
+        cmocka_unit_test(test_raw_of_the_wrong_width),
         cmocka_unit_test(test_refused_while_reading),
         cmocka_unit_test(test_named_sets),
         cmocka_unit_test(test_tiny_shakespeare),

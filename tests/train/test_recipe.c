@@ -260,7 +260,7 @@ static void test_dropout_of_config_by_place(void **state)
     (void)state;
     static const char *const lines[] = {
         "embedding.dropout = dropout embedding, scalars {dropout=0.1}",
-        "= attention h.0.attn.c_attn, scalars {heads=2, dropout=0.2, ",
+        "= attention h.0.attn.c_attn, _, _, _, _, scalars {heads=2, dropout=0.2, ",
         "h.0.attn.c_proj.dropout = dropout h.0.attn.c_proj, scalars {dropout=0.3, ",
         "h.0.mlp.c_proj.dropout = dropout h.0.mlp.c_proj, scalars {dropout=0.3, "};
     char dir[FILES_PATH_MAX];
