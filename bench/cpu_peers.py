@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Compares snug with PyTorch on the CPU: the same training step, alternating in one run.
 
-usage: bench/cpu_peers.py [--size 124M|350M|nano|mlp|cnn|resnet18] [--batch N] [--seq 64] [--precision fp32]
-                          [--threads 2] [--rounds 3] [--steps N] [--python python3] [--data FOLDER]
-                          [--layout last|first]
-nano, 124M and 350M are GPT-2 on random tokens, batch 4.  mlp, cnn and resnet18 are snug's presets on Fashion-MNIST
+usage: bench/cpu_peers.py [--size 124M|350M|nano|mlp|cnn|resnet18|DECODER] [--batch N] [--seq 64]
+                          [--precision fp32] [--threads 2] [--rounds 3] [--steps N] [--python python3]
+                          [--data FOLDER] [--layout last|first] [--mode eager] [--recipe "--lora 16 ..."]
+nano, 124M and 350M are GPT-2 on random tokens, batch 4.  DECODER is a model of torch_decoder.py, always in bf16, with
+its --mode and with snug's --recipe.  mlp, cnn and resnet18 are snug's presets on Fashion-MNIST
 (in FOLDER), batch 128 (resnet18: 32), without clipping in either program; --layout sets where PyTorch puts the
 channels of images.  Machines are shared and noisy, so each round runs both programs, and the result is the median
 of the rounds' ratios.  PyTorch is the one that `--python` has (Debian: python3-torch with /usr/bin/python3).
@@ -12,6 +13,7 @@ of the rounds' ratios.  PyTorch is the one that `--python` has (Debian: python3-
 import argparse
 import json
 import os
+import shlex
 import subprocess
 import sys
 from statistics import median
@@ -19,6 +21,7 @@ from statistics import median
 HERE = os.path.dirname(os.path.abspath(__file__))
 SNUG_MODELS = {"nano": "gpt-nano", "124M": "gpt2", "350M": "gpt2-medium"}
 IMAGES = {"mlp": (128, 1000), "cnn": (128, 40), "resnet18": (32, 5)}  # batch, steps
+GPT2 = ("nano", "124M", "350M")
 
 
 def last_json(command):
@@ -32,11 +35,16 @@ def run_snug(a):
     what = [a.data, "--clip", "0"] if a.size in IMAGES else ["--seq", str(a.seq)]
     out = last_json([os.path.join(HERE, "..", "snug"), "train", SNUG_MODELS.get(a.size, a.size), *what,
                      "--batch", str(a.batch), "--precision", a.precision, "--threads",
-                     str(a.threads), "--steps", str(a.steps + 1), "--eval-every", "-1", "--json"])
+                     str(a.threads), "--steps", str(a.steps + 1), "--eval-every", "-1", "--json",
+                     *shlex.split(a.recipe)])
     return out["tokens_per_s"], out["measured_peak_bytes"]
 
 
 def run_torch(a):
+    if a.size not in GPT2 and a.size not in IMAGES:
+        out = last_json([a.python, os.path.join(HERE, "torch_decoder.py"), a.size, str(a.batch), str(a.seq), a.mode,
+                         "--device", "cpu", "--threads", str(a.threads), "--steps", str(a.steps)])
+        return out["per_s"], out["peak_bytes"], out["peer"]
     what = ["torch_mlp.py", a.data, str(a.batch)] if a.size in IMAGES else [
         "torch_gpt2.py", a.size, str(a.batch), str(a.seq)]
     which = [a.size, a.layout] if a.size in IMAGES else []
@@ -50,15 +58,18 @@ def main():
     for name, kind, value in (("size", str, "124M"), ("batch", int, 0), ("seq", int, 64),
                               ("precision", str, "fp32"), ("threads", int, 2), ("rounds", int, 3),
                               ("steps", int, 0), ("python", str, "python3"), ("layout", str, "last"),
+                              ("mode", str, "eager"), ("recipe", str, ""),
                               ("data", str, os.path.join(HERE, "../../shared/data/fashion-mnist"))):
         p.add_argument("--" + name, type=kind, default=value)
     a = p.parse_args()
     is_images = a.size in IMAGES
     batch, steps = IMAGES.get(a.size, (4, 3))
     a.batch, a.steps = a.batch or batch, a.steps or steps
+    if not is_images and a.size not in GPT2:
+        a.precision = "bf16"
     unit = "samples" if is_images else "tokens"
-    print(f"{a.size if is_images else 'GPT-2 ' + a.size}, batch {a.batch}"
-          f"{'' if is_images else f' x {a.seq}'}, {a.precision}, {a.threads} threads, AdamW")
+    print(f"{'GPT-2 ' if a.size in GPT2 else ''}{a.size}, batch {a.batch}"
+          f"{'' if is_images else f' x {a.seq}'}, {a.precision}, {a.threads} threads, AdamW {a.recipe}")
     print(f"{'round':>5} {'snug ' + unit + '/s':>15} {'torch ' + unit + '/s':>16} {'ratio':>7} "
           f"{'snug GiB':>9} {'torch GiB':>10}")
     ratios = []

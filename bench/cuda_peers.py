@@ -1,12 +1,16 @@
 #!/usr/bin/env python3
-"""Compares snug with PyTorch on one GPU: the same GPT-2 training step, alternating in one run.
+"""Compares snug with PyTorch on one GPU: the same training step of a language model, alternating in one run.
 
-usage: bench/cuda_peers.py PEER [--size 124M|350M|774M|1.5B] [--batch 64] [--seq 1024] [--mode compile]
-                           [--rounds 3] [--steps 20] [--python python3] [--recipe "--checkpoint auto ..."]
-PEER is a script that trains GPT-2 with PyTorch and prints a JSON line with tok_s and device_gib
-(torch_gpt2.py SIZE BATCH SEQ MODE --steps N).  Both train on random tokens in bf16 with fp32 masters and
-AdamW, and clip gradients at 1.  The rate is that of the median step, without the first ones.  GiB is the device
-memory in use, including the runtime.  --recipe adds flags for snug.
+usage: bench/cuda_peers.py PEER [--size 124M|350M|774M|1.5B|PRESET] [--batch 64] [--seq 1024] [--mode compile]
+                           [--rounds 3] [--steps 20] [--python python3] [--recipe "--checkpoint auto ..."]...
+PEER is a script that trains with PyTorch and prints a JSON line with tok_s and device_gib: torch_gpt2.py or
+bench/torch_decoder.py, called as PEER SIZE BATCH SEQ MODE --steps N.  A PRESET is a decoder that both know by name:
+
+    bench/cuda_peers.py bench/torch_decoder.py --size qwen2.5-0.5b --batch 16 --mode compile+chunked
+
+Both train on random tokens in bf16 with AdamW, and clip gradients at 1.  The rate is that of the median step,
+without the first ones.  GiB is the device memory in use, including the runtime.  Each --recipe adds flags for
+snug; several are run one after the other in each round.
 """
 import argparse
 import json
@@ -29,10 +33,10 @@ def run(command):
     return done.stdout, done.stderr
 
 
-def run_snug(a):
-    out, lines = run([os.path.join(HERE, "..", "snug"), "train", SNUG_MODELS[a.size], "--device", "cuda",
+def run_snug(a, recipe):
+    out, lines = run([os.path.join(HERE, "..", "snug"), "train", SNUG_MODELS.get(a.size, a.size), "--device", "cuda",
                       "--batch", str(a.batch), "--seq", str(a.seq), "--precision", "bf16", "--steps",
-                      str(a.steps + WARM_UP), "--eval-every", "-1", "--json", *shlex.split(a.recipe)])
+                      str(a.steps + WARM_UP), "--eval-every", "-1", "--json", *shlex.split(recipe)])
     summary = json.loads(out.strip().splitlines()[-1])
     rates = [float(n.replace(",", "")) for n in re.findall(r"([\d.,]+) tokens/s", lines)]
     if summary["planned_bytes"] != summary["allocated_bytes"]:
@@ -54,23 +58,30 @@ def main():
     p.add_argument("peer")
     for name, kind, value in (("size", str, "124M"), ("batch", int, 64), ("seq", int, 1024),
                               ("mode", str, "compile"), ("rounds", int, 3), ("steps", int, 20),
-                              ("python", str, "python3"), ("recipe", str, "")):
+                              ("python", str, "python3")):
         p.add_argument("--" + name, type=kind, default=value)
+    p.add_argument("--recipe", action="append", default=[])
     a = p.parse_args()
-    print(f"GPT-2 {a.size}, batch {a.batch} x {a.seq}, bf16, AdamW {a.recipe}")
+    recipes = a.recipe or [""]
+    print(f"{'' if a.size not in SNUG_MODELS else 'GPT-2 '}{a.size}, batch {a.batch} x {a.seq}, bf16, AdamW; "
+          f"torch: {a.mode}")
     print(f"{'round':>5} {'snug tokens/s':>14} {'torch tokens/s':>15} {'ratio':>7} {'snug GiB':>9} {'torch GiB':>10}")
-    ratios = []
+    ratios = {recipe: [] for recipe in recipes}
     for i in range(a.rounds):
-        ours, our_gib = run_snug(a)
         theirs, their_gib, peer = run_peer(a)
-        if theirs is None:
-            print(f"{i + 1:>5} {ours:>14.0f} {'out of memory':>15} {'':>7} {our_gib:>9.2f}", flush=True)
-            continue
-        ratios.append(ours / theirs)
-        print(f"{i + 1:>5} {ours:>14.0f} {theirs:>15.0f} {ours / theirs:>7.3f} {our_gib:>9.2f} {their_gib:>10.2f}",
-              flush=True)
-    if ratios:
-        print(f"{peer}, {a.mode}: snug is {median(ratios):.3f} times as fast (median of {len(ratios)} rounds)")
+        for recipe in recipes:
+            ours, our_gib = run_snug(a, recipe)
+            if theirs is None:
+                print(f"{i + 1:>5} {ours:>14.0f} {'out of memory':>15} {'':>7} {our_gib:>9.2f} {'':>10} {recipe}",
+                      flush=True)
+                continue
+            ratios[recipe].append(ours / theirs)
+            print(f"{i + 1:>5} {ours:>14.0f} {theirs:>15.0f} {ours / theirs:>7.3f} {our_gib:>9.2f} {their_gib:>10.2f} "
+                  f"{recipe}", flush=True)
+    for recipe in recipes:
+        if ratios[recipe]:
+            print(f"{peer}, {a.mode}: snug {recipe} is {median(ratios[recipe]):.3f} times as fast "
+                  f"(median of {len(ratios[recipe])} rounds)")
 
 
 if __name__ == "__main__":
