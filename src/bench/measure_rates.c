@@ -4,7 +4,7 @@
  *
  * Ops are timed inside a step, so that they find their operands in a cache exactly when they would
  * in the step of a large model.  One GPT-2 block at full width gives matmuls, attention and norms
- * at four lengths; a small resnet gives the convolutions; the block's update is run with every kind
+ * at four lengths, one block with RMSNorm, RoPE and SwiGLU those ops at three; a small resnet gives the convolutions; the block's update is run with every kind
  * of optimizer state.  Ops of the same kind, type and similar size form one point of a curve: the
  * sum of their work over the sum of their times, each op with its best time of a few steps.
  *
@@ -17,37 +17,60 @@
 #include <math.h>
 #include <stdlib.h>
 
+/* One block with the ops of Llama, and the norms of q and k of Qwen3. */
+static const struct decoder_shape llama_block = {
+    .family = DECODER_qwen3,
+    .n_layer = 1,
+    .n_head = 12,
+    .n_kv_head = 4,
+    .head_dim = 64,
+    .n_embd = 768,
+    .n_inner = 2048,
+    .n_positions = 1024,
+    .vocab_size = 8192,
+    .norm_eps = 1e-6,
+    .init_std = 0.02,
+    .rope = {.theta = 1e4, .rope_factor = 1, .low_freq = 1, .high_freq = 4},
+    .tied = true,
+    .qk_norm = true};
 static const struct vision_shape images = {VISION_resnet18, 3, 32, 32, 10, true};
 
 enum { SETTINGS_MAX = 3, LONGEST = 1024, N_ROUNDS = 2 };
 
 static const struct trial {
-    enum model_family family;
+    enum subject { GPT2, LLAMA, IMAGES } subject;
     int64_t batch, seq;
     const char *settings[SETTINGS_MAX][2];
 } trials[] = {
-    {MODEL_decoder, 1, 16, {{"precision", "fp32"}}},
-    {MODEL_decoder, 1, 64, {{"precision", "fp32"}}},
-    {MODEL_decoder, 1, 256, {{"precision", "fp32"}}},
-    {MODEL_decoder, 1, 1024, {{"precision", "fp32"}}},
-    {MODEL_decoder, 1, 16, {{"precision", "bf16"}}},
-    {MODEL_decoder, 1, 64, {{"precision", "bf16"}}},
-    {MODEL_decoder, 1, 256, {{"precision", "bf16"}}},
-    {MODEL_decoder, 1, 1024, {{"precision", "bf16"}}},
-    {MODEL_decoder, 1, 64, {{"precision", "fp16"}}},
-    {MODEL_decoder, 1, 256, {{"precision", "fp16"}}},
-    {MODEL_decoder, 1, 16, {{"precision", "fp32"}, {"state-bits", "16"}}},
-    {MODEL_decoder, 1, 16, {{"precision", "fp32"}, {"state-bits", "8"}}},
-    {MODEL_decoder, 1, 16, {{"precision", "fp32"}, {"state-bits", "4"}}},
-    {MODEL_decoder, 1, 16, {{"precision", "bf16"}, {"state-bits", "16"}}},
-    {MODEL_decoder, 1, 16, {{"precision", "bf16"}, {"state-bits", "8"}}},
-    {MODEL_decoder, 1, 16, {{"precision", "bf16"}, {"state-bits", "4"}}},
-    {MODEL_decoder, 1, 16, {{"precision", "bf16"}, {"master", "none"}}},
-    {MODEL_decoder, 1, 16, {{"precision", "bf16"}, {"master", "none"}, {"state-bits", "16"}}},
-    {MODEL_decoder, 1, 16, {{"precision", "bf16"}, {"master", "none"}, {"state-bits", "8"}}},
-    {MODEL_decoder, 1, 16, {{"precision", "bf16"}, {"master", "none"}, {"state-bits", "4"}}},
-    {MODEL_vision, 4, 0, {{"precision", "fp32"}}},
-    {MODEL_vision, 4, 0, {{"precision", "bf16"}}},
+    {GPT2, 1, 16, {{"precision", "fp32"}}},
+    {GPT2, 1, 64, {{"precision", "fp32"}}},
+    {GPT2, 1, 256, {{"precision", "fp32"}}},
+    {GPT2, 1, 1024, {{"precision", "fp32"}}},
+    {GPT2, 1, 16, {{"precision", "bf16"}}},
+    {GPT2, 1, 64, {{"precision", "bf16"}}},
+    {GPT2, 1, 256, {{"precision", "bf16"}}},
+    {GPT2, 1, 1024, {{"precision", "bf16"}}},
+    {GPT2, 1, 64, {{"precision", "fp16"}}},
+    {GPT2, 1, 256, {{"precision", "fp16"}}},
+    {GPT2, 1, 16, {{"precision", "fp32"}, {"state-bits", "16"}}},
+    {GPT2, 1, 16, {{"precision", "fp32"}, {"state-bits", "8"}}},
+    {GPT2, 1, 16, {{"precision", "fp32"}, {"state-bits", "4"}}},
+    {GPT2, 1, 16, {{"precision", "bf16"}, {"state-bits", "16"}}},
+    {GPT2, 1, 16, {{"precision", "bf16"}, {"state-bits", "8"}}},
+    {GPT2, 1, 16, {{"precision", "bf16"}, {"state-bits", "4"}}},
+    {GPT2, 1, 16, {{"precision", "bf16"}, {"master", "none"}}},
+    {GPT2, 1, 16, {{"precision", "bf16"}, {"master", "none"}, {"state-bits", "16"}}},
+    {GPT2, 1, 16, {{"precision", "bf16"}, {"master", "none"}, {"state-bits", "8"}}},
+    {GPT2, 1, 16, {{"precision", "bf16"}, {"master", "none"}, {"state-bits", "4"}}},
+    {LLAMA, 1, 16, {{"precision", "fp32"}}},
+    {LLAMA, 1, 128, {{"precision", "fp32"}}},
+    {LLAMA, 1, 1024, {{"precision", "fp32"}}},
+    {LLAMA, 1, 16, {{"precision", "bf16"}}},
+    {LLAMA, 1, 128, {{"precision", "bf16"}}},
+    {LLAMA, 1, 1024, {{"precision", "bf16"}}},
+    {LLAMA, 1, 128, {{"precision", "fp16"}}},
+    {IMAGES, 4, 0, {{"precision", "fp32"}}},
+    {IMAGES, 4, 0, {{"precision", "bf16"}}},
 };
 enum { N_TRIALS = (int)(sizeof trials / sizeof *trials) };
 
@@ -138,7 +161,10 @@ static enum snug_status compile_trial(int trial, int round, struct gathered *all
 {
     const struct trial *t = &trials[trial];
     struct snug_model model = {
-        .family = t->family, .name = "rates", .decoder = decoder_gpt2(1, 12, 768, 1024, 8192), .vision = images};
+        .family = t->subject == IMAGES ? MODEL_vision : MODEL_decoder,
+        .name = "rates",
+        .decoder = t->subject == LLAMA ? llama_block : decoder_gpt2(1, 12, 768, 1024, 8192),
+        .vision = images};
     struct compiled_step compiled;
     snug_recipe *recipe = snug_recipe_new();
     enum snug_status status =
