@@ -62,13 +62,27 @@ static size_t find_cut(const char *text, size_t width, bool is_command)
     return cut;
 }
 
-static void wrap(struct text *out, const char *text, int indent, const char *continuation)
+/* The last break at or before `cut` that follows a comma, else `cut`: "2 threads" stays together. */
+static size_t after_comma(const char *text, size_t cut)
 {
+    for (size_t i = cut; i > 1; i--)
+        if (text[i] == ' ' && text[i - 1] == ',')
+            return i;
+    return cut;
+}
+
+enum wrapping { WRAP_sentence, WRAP_command, WRAP_list };
+
+static void wrap(struct text *out, const char *text, int indent, enum wrapping how)
+{
+    const char *continuation = how == WRAP_command ? " \\" : "";
     size_t width = PAGE_WIDTH - strlen(continuation), whole = PAGE_WIDTH;
     while (strlen(text) > whole) {
-        size_t cut = find_cut(text, width, continuation[0] != '\0');
+        size_t cut = find_cut(text, width, how == WRAP_command);
         if (cut == 0)
             break;
+        if (how == WRAP_list)
+            cut = after_comma(text, cut);
         text_add(out, "%.*s%s\n%*s", (int)cut, text, continuation, indent, "");
         text += cut + 1;
         whole = PAGE_WIDTH - (size_t)indent;
@@ -79,12 +93,12 @@ static void wrap(struct text *out, const char *text, int indent, const char *con
 
 void piece_wrapped(struct text *out, const char *sentence, int indent)
 {
-    wrap(out, sentence, indent, "");
+    wrap(out, sentence, indent, WRAP_sentence);
 }
 
 void piece_command(struct text *out, const char *command, int indent)
 {
-    wrap(out, command, indent, " \\");
+    wrap(out, command, indent, WRAP_command);
 }
 
 void piece_heading(struct text *out, const struct style *style, const char *name, const char *rest)
@@ -94,7 +108,7 @@ void piece_heading(struct text *out, const struct style *style, const char *name
     text_add_shown(&shown, name);
     size_t length = strlen(text_part(out, &shown));
     text_add(&whole, "%s%s", text_part(out, &shown), rest);
-    piece_wrapped(&lines, text_part(out, &whole), INDENT);
+    wrap(&lines, text_part(out, &whole), INDENT, WRAP_list);
     const char *words = text_part(out, &lines);
     if (strncmp(words, text_part(out, &shown), length) != 0)
         length = 0; /* the name itself was wrapped */
