@@ -32,6 +32,7 @@ static void use_config(const struct hf_config *config, struct snug_model *model)
         model->decoder = config->decoder;
         model->config_dropout = config->dropout;
         model->has_config_dropout = config->has_dropout;
+        model->config_source = config->source;
         return;
     }
     model->family = MODEL_mlp;
@@ -72,6 +73,16 @@ static enum snug_status find_weights(const char *folder, bool *found, struct snu
     return SNUG_OK;
 }
 
+/* Where config.json does not say whether the LM head is tied, a file without one tells. */
+static enum snug_status look_for_head(struct snug_model *model, struct snug_error *err)
+{
+    struct safetensors *st;
+    TRY(safetensors_open_folder(model->weights_folder, &st, err));
+    model->decoder.tied = hf_find_tensor(st, HF_HEAD_NAME) == NULL;
+    safetensors_close(st);
+    return SNUG_OK;
+}
+
 enum snug_status open_model_folder(const char *path, struct snug_model *model,
                                    struct snug_error *err)
 {
@@ -83,7 +94,11 @@ enum snug_status open_model_folder(const char *path, struct snug_model *model,
         return snug_fail(err, SNUG_UNSUPPORTED,
                          "%s holds an adapter and no model: give the base model and --lora-from %s",
                          path, path);
-    TRY(hf_config_read(path, &config, err));
+    enum snug_status status = hf_config_read(path, &config, err);
+    if (status != SNUG_OK) {
+        free(config.source);
+        return status;
+    }
     if (config.model == HF_VISION)
         TRY(use_vision(&config.vision, model, err));
     else
@@ -96,6 +111,8 @@ enum snug_status open_model_folder(const char *path, struct snug_model *model,
     if (!has_weights) {
         free(model->weights_folder);
         model->weights_folder = NULL;
+    } else if (config.model == HF_DECODER && !config.tied_is_given) {
+        return look_for_head(model, err);
     }
     return SNUG_OK;
 }

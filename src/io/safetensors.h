@@ -52,6 +52,10 @@ struct safetensors;
 
 enum snug_status safetensors_open(const char *path, struct safetensors **out,
                                   struct snug_error *err);
+/* The weights of a folder: model.safetensors. */
+#define SAFETENSORS_MODEL "model.safetensors"
+enum snug_status safetensors_open_folder(const char *folder, struct safetensors **out,
+                                         struct snug_error *err);
 void safetensors_close(struct safetensors *st);
 
 int safetensors_count(const struct safetensors *st);

@@ -21,7 +21,8 @@ static char *config_text(const struct snug_trainer *t)
     case MODEL_decoder:
         config = (struct hf_config){.model = HF_DECODER,
                                     .decoder = t->model->decoder,
-                                    .dropout = t->model->config_dropout};
+                                    .dropout = t->model->config_dropout,
+                                    .source = t->model->config_source};
         return hf_config_text(&config, recipe_dtype(&t->recipe));
     case MODEL_mlp: {
         const struct mlp_shape *m = &t->model->mlp;

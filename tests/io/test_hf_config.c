@@ -42,8 +42,8 @@ static const struct {
      "\"tie_word_embeddings\": false is not supported"},
     {"tied", "{" GPT2 ", \"tie_word_embeddings\": true}", SNUG_OK, ""},
     {"cross attention", "{" GPT2 ", \"add_cross_attention\": true}", SNUG_UNSUPPORTED, "add_cross"},
-    {"another model", "{\"model_type\": \"llama\"}", SNUG_UNSUPPORTED,
-     "\"llama\" is not supported"},
+    {"another model", "{\"model_type\": \"mixtral\"}", SNUG_UNSUPPORTED,
+     "\"mixtral\" is not supported; use gpt2, llama, mistral, qwen2, qwen3, snug-mlp"},
     {"no type", "{" SIZES "}", SNUG_BAD_FILE, "\"model_type\" is missing"},
     {"no layers", "{\"model_type\": \"gpt2\"}", SNUG_BAD_FILE, "\"n_layer\" is missing"},
     {"layers as text", "{\"model_type\": \"gpt2\", \"n_layer\": \"2\"}", SNUG_BAD_FILE,
@@ -92,6 +92,7 @@ static void test_rows(void **state)
             assert_true(config.decoder.norm_eps == 1e-5);
             assert_int_equal(config.decoder.activation, ACT_gelu);
         }
+        free(config.source);
     }
     files_remove_dir(dir);
 }
@@ -129,6 +130,7 @@ static void test_round_trip(void **state)
         const struct hf_mlp *c = &configs[i].mlp, *d = &back.mlp;
         assert_true(c->n_sizes == d->n_sizes && c->activation == d->activation &&
                     c->loss == d->loss && memcmp(c->sizes, d->sizes, sizeof c->sizes) == 0);
+        free(back.source);
     }
     struct hf_config config;
     struct snug_error err;
