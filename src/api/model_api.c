@@ -57,18 +57,18 @@ static char *folder_of(const char *path)
  * weights in an unsupported format are an error. */
 static enum snug_status find_weights(const char *folder, bool *found, struct snug_error *err)
 {
-    static const char *const others[] = {"pytorch_model.bin", "model.safetensors.index.json",
-                                         "pytorch_model.bin.index.json", "tf_model.h5"};
+    static const char *const others[] = {"pytorch_model.bin", "pytorch_model.bin.index.json",
+                                         "tf_model.h5"};
     TRY(checkpoint_exists(folder, found, err));
     if (!*found)
-        TRY(path_find(folder, "model.safetensors", found, err));
+        TRY(safetensors_has_model(folder, found, err));
     for (size_t i = 0; !*found && i < sizeof others / sizeof *others; i++) {
         bool exists;
         TRY(path_find(folder, others[i], &exists, err));
         if (exists)
             return snug_fail(err, SNUG_UNSUPPORTED,
-                             "%s has its weights in %s: convert them to one model.safetensors",
-                             folder, others[i]);
+                             "%s has its weights in %s: convert them to safetensors", folder,
+                             others[i]);
     }
     return SNUG_OK;
 }

@@ -74,7 +74,7 @@ static enum snug_status wrong_shape(const struct safetensors *st, const struct s
                                     struct snug_error *err)
 {
     struct text text = {0};
-    text_add(&text, "%s: tensor \"%s\" is %s ", safetensors_path(st), entry->name,
+    text_add(&text, "%s: tensor \"%s\" is %s ", safetensors_path_of(st, entry), entry->name,
              entry->dtype < DTYPE_COUNT ? dtype_name(entry->dtype) : "of an unknown type");
     shape_text(&entry->shape, &text);
     text_add(&text, ", but the model needs %s ", dtype_name(dtype));

@@ -334,10 +334,11 @@ static void put_window(json_t **root, const struct family *family, const struct 
         return;
     }
     json_put(root, "sliding_window", window);
-    if (family->window == WINDOW_from) {
-        json_put(root, "use_sliding_window", json_boolean(d->window > 0));
-        json_put(root, "max_window_layers", json_integer(d->window > 0 ? 0 : d->n_layer));
-    }
+    if (family->window != WINDOW_from)
+        return;
+    json_put(root, "use_sliding_window", json_boolean(d->window > 0));
+    if (d->window > 0)
+        json_put(root, "max_window_layers", json_integer(0));
 }
 
 json_t *hf_decoder_json(const struct hf_config *config)

@@ -58,7 +58,8 @@ static enum snug_status check_folder_is_free(const char *dir, struct snug_error 
 {
     static const struct {
         const char *file, *mark; /* a run that has `file` has `mark`, too */
-    } pairs[] = {{"model.safetensors", "state.json"},
+    } pairs[] = {{SAFETENSORS_MODEL, "state.json"},
+                 {SAFETENSORS_INDEX, "state.json"},
                  {"config.json", "plan.json"},
                  {PEFT_CONFIG_NAME, "state.json"}};
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {

@@ -186,7 +186,7 @@ static enum snug_status state_text(const struct snug_trainer *t, char **text,
 }
 
 enum { MODEL_FILE, OPTIMIZER_FILE, ADAPTER_FILE, N_FILES };
-static const char *const file_names[N_FILES] = {"model.safetensors", "optimizer.safetensors",
+static const char *const file_names[N_FILES] = {SAFETENSORS_MODEL, "optimizer.safetensors",
                                                 ADAPTER_FOLDER "/" PEFT_MODEL_NAME};
 
 /* The roles restored from a file.  Nothing is restored from a model file that holds averages or
