@@ -339,6 +339,11 @@ char *hf_config_text(const struct hf_config *config, enum dtype dtype)
 /* The classes with an LM head add one of these to the names of the model inside. */
 static const char *const prefixes[] = {"transformer.", "model."};
 
+const char *hf_prefix(enum decoder_family family)
+{
+    return family == DECODER_gpt2 ? prefixes[0] : "";
+}
+
 const char *hf_bare_name(const char *name)
 {
     for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++)

@@ -54,6 +54,8 @@ char *hf_config_text(const struct hf_config *config, enum dtype dtype);
 const struct st_entry *hf_find_tensor(const struct safetensors *st, const char *name);
 /* The name without that prefix, pointing into `name`. */
 const char *hf_bare_name(const char *name);
+/* The prefix that snug's names lack: "transformer." for GPT-2, "" for the others. */
+const char *hf_prefix(enum decoder_family family);
 
 /* The token embedding and the LM head of a decoder. */
 const struct st_entry *hf_find_embedding(const struct safetensors *st);

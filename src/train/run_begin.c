@@ -98,8 +98,7 @@ static enum snug_status begin_adapter(const struct snug_trainer *t, struct snug_
     const char *base = folder == NULL ? NULL : realpath(folder, real);
     if (folder != NULL && base == NULL && errno == ENOMEM)
         return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
-    char *text =
-        adapter_config_text(&t->compiled, &t->recipe, t->model->family == MODEL_decoder, base);
+    char *text = adapter_config_text(&t->compiled, &t->recipe, model_is_language(t->model), base);
     char *dir = path_join(t->out, ADAPTER_FOLDER, "");
     enum snug_status status =
         text == NULL || dir == NULL ? snug_fail(err, SNUG_NO_MEMORY, "out of memory") : SNUG_OK;
