@@ -83,6 +83,7 @@ char *snug_ops_table(void)
 
 static void add_tensors(struct safetensors *st, struct text *out)
 {
+    enum { NAME_WIDTH = 38, SHAPE_WIDTH = 18 };
     char bytes[TEXT_SIZE_MAX], count[TEXT_SIZE_MAX + 8];
     int64_t total_bytes = 0, total_elems = 0;
     for (int i = 0; i < safetensors_count(st); i++) {
@@ -91,9 +92,11 @@ static void add_tensors(struct safetensors *st, struct text *out)
         text_add_shown(&name, e->name);
         for (int d = 0; d < e->shape.n_dims; d++)
             text_add(&shape, "%s%lld", d == 0 ? "" : " x ", (long long)e->shape.dim[d]);
-        text_add(out, "  %-38s %-5s %-18s %10s\n", text_part(out, &name),
-                 e->dtype < DTYPE_COUNT ? dtype_name(e->dtype) : "?", text_part(out, &shape),
-                 text_size(e->n_bytes, bytes));
+        int longer = (int)strlen(text_part(out, &name)) - NAME_WIDTH;
+        text_add(out, "  %-*s %-5s %-*s %10s\n", NAME_WIDTH, text_part(out, &name),
+                 e->dtype < DTYPE_COUNT ? dtype_name(e->dtype) : "?",
+                 longer > 0 && longer < SHAPE_WIDTH ? SHAPE_WIDTH - longer : SHAPE_WIDTH,
+                 text_part(out, &shape), text_size(e->n_bytes, bytes));
         text_free(&shape);
         text_free(&name);
         total_bytes += e->n_bytes;
@@ -144,15 +147,21 @@ static bool ends_in(const char *path, const char *ending)
     return n >= m && strcmp(path + n - m, ending) == 0;
 }
 
+/* Closes the file or set. */
+static void inspect_tensors(struct safetensors *st, struct text *out)
+{
+    text_add_shown(out, safetensors_path(st));
+    text_add(out, "\n");
+    add_tensors(st, out);
+    safetensors_close(st);
+}
+
 static enum snug_status inspect_safetensors(const char *path, struct text *out,
                                             struct snug_error *err)
 {
     struct safetensors *st;
     TRY(safetensors_open(path, &st, err));
-    text_add_shown(out, path);
-    text_add(out, "\n");
-    add_tensors(st, out);
-    safetensors_close(st);
+    inspect_tensors(st, out);
     return SNUG_OK;
 }
 
@@ -220,11 +229,17 @@ static enum snug_status inspect_folder(const char *path, struct text *out, struc
 {
     bool has_model, has_adapter;
     TRY(checkpoint_refuse_begun(path, err));
-    TRY(path_find(path, "model.safetensors", &has_model, err));
+    TRY(safetensors_has_model(path, &has_model, err));
+    if (has_model) {
+        struct safetensors *st;
+        TRY(safetensors_open_folder(path, &st, err));
+        inspect_tensors(st, out);
+        return SNUG_OK;
+    }
     TRY(path_find(path, PEFT_MODEL_NAME, &has_adapter, err));
-    if (!has_model && !has_adapter)
+    if (!has_adapter)
         return inspect_data(path, out, err);
-    char *inside = path_join(path, has_model ? "model.safetensors" : PEFT_MODEL_NAME, "");
+    char *inside = path_join(path, PEFT_MODEL_NAME, "");
     if (inside == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
     enum snug_status status = inspect_safetensors(inside, out, err);

@@ -32,6 +32,7 @@ static void use_config(const struct hf_config *config, struct snug_model *model)
         model->decoder = config->decoder;
         model->config_dropout = config->dropout;
         model->has_config_dropout = config->has_dropout;
+        model->config_source = config->source;
         return;
     }
     model->family = MODEL_mlp;
@@ -56,19 +57,29 @@ static char *folder_of(const char *path)
  * weights in an unsupported format are an error. */
 static enum snug_status find_weights(const char *folder, bool *found, struct snug_error *err)
 {
-    static const char *const others[] = {"pytorch_model.bin", "model.safetensors.index.json",
-                                         "pytorch_model.bin.index.json", "tf_model.h5"};
+    static const char *const others[] = {"pytorch_model.bin", "pytorch_model.bin.index.json",
+                                         "tf_model.h5"};
     TRY(checkpoint_exists(folder, found, err));
     if (!*found)
-        TRY(path_find(folder, "model.safetensors", found, err));
+        TRY(safetensors_has_model(folder, found, err));
     for (size_t i = 0; !*found && i < sizeof others / sizeof *others; i++) {
         bool exists;
         TRY(path_find(folder, others[i], &exists, err));
         if (exists)
             return snug_fail(err, SNUG_UNSUPPORTED,
-                             "%s has its weights in %s: convert them to one model.safetensors",
-                             folder, others[i]);
+                             "%s has its weights in %s: convert them to safetensors", folder,
+                             others[i]);
     }
+    return SNUG_OK;
+}
+
+/* Where config.json does not say whether the LM head is tied, a file without one tells. */
+static enum snug_status look_for_head(struct snug_model *model, struct snug_error *err)
+{
+    struct safetensors *st;
+    TRY(safetensors_open_folder(model->weights_folder, &st, err));
+    model->decoder.tied = hf_find_tensor(st, HF_HEAD_NAME) == NULL;
+    safetensors_close(st);
     return SNUG_OK;
 }
 
@@ -83,7 +94,11 @@ enum snug_status open_model_folder(const char *path, struct snug_model *model,
         return snug_fail(err, SNUG_UNSUPPORTED,
                          "%s holds an adapter and no model: give the base model and --lora-from %s",
                          path, path);
-    TRY(hf_config_read(path, &config, err));
+    enum snug_status status = hf_config_read(path, &config, err);
+    if (status != SNUG_OK) {
+        free(config.source);
+        return status;
+    }
     if (config.model == HF_VISION)
         TRY(use_vision(&config.vision, model, err));
     else
@@ -96,6 +111,8 @@ enum snug_status open_model_folder(const char *path, struct snug_model *model,
     if (!has_weights) {
         free(model->weights_folder);
         model->weights_folder = NULL;
+    } else if (config.model == HF_DECODER && !config.tied_is_given) {
+        return look_for_head(model, err);
     }
     return SNUG_OK;
 }

@@ -287,13 +287,13 @@ static const char *end_of_layer(const char *layer)
 }
 
 char *adapter_config_text(const struct compiled_step *compiled, const struct snug_recipe *recipe,
-                          bool is_gpt2, const char *base)
+                          bool is_language, const char *base)
 {
     const struct program *prog = &compiled->prog;
     char **ends = calloc((size_t)prog->n_tensors + 1, sizeof *ends);
     struct peft_config config = {.rank = recipe->lora,
                                  .alpha = recipe_lora_alpha(recipe),
-                                 .is_gpt2 = is_gpt2,
+                                 .is_language = is_language,
                                  .base = base,
                                  .targets = (const char *const *)ends};
     bool failed = ends == NULL;
@@ -301,6 +301,7 @@ char *adapter_config_text(const struct compiled_step *compiled, const struct snu
         size_t length = layer_length(prog->tensors[id].name, PEFT_A);
         if (length == 0 || !adapter_has(prog, id))
             continue;
+        config.in_out = is_in_out(prog, weight_of(prog, prog->tensors[id].name));
         char *layer = strndup(prog->tensors[id].name, length);
         char *end = layer == NULL ? NULL : strdup(end_of_layer(layer));
         bool is_known = false;
@@ -440,7 +441,7 @@ static void add_model_entry(struct adapter_files *files, const struct program *p
 }
 
 enum snug_status adapter_files_make(const struct compiled_step *compiled, struct exec *exec,
-                                    const struct snug_recipe *recipe, bool is_gpt2,
+                                    const struct snug_recipe *recipe, const char *prefix,
                                     const struct st_entry *entries, int n,
                                     struct adapter_files *files, struct snug_error *err)
 {
@@ -472,8 +473,7 @@ enum snug_status adapter_files_make(const struct compiled_step *compiled, struct
                               .scale = (float)(recipe_lora_alpha(recipe) / (double)recipe->lora),
                               .rows = m->b + most_b};
     for (int i = 0; i < n; i++) {
-        snprintf(m->names[i], sizeof m->names[i], "base_model.model.%s%s",
-                 is_gpt2 ? "transformer." : "", entries[i].name);
+        snprintf(m->names[i], sizeof m->names[i], "base_model.model.%s%s", prefix, entries[i].name);
         files->parts[i] = entries[i];
         files->parts[i].name = m->names[i];
     }

@@ -32,7 +32,7 @@ enum snug_status adapter_merge(const struct compiled_step *compiled, struct exec
 
 /* The text of adapter_config.json, for the caller to free.  base: the model's folder, or NULL. */
 char *adapter_config_text(const struct compiled_step *compiled, const struct snug_recipe *recipe,
-                          bool is_gpt2, const char *base);
+                          bool is_language, const char *base);
 
 /* The checksum of all frozen tensors: a run must resume with the base it started from. */
 enum snug_status adapter_base_crc(const struct compiled_step *compiled, const struct exec *exec,
@@ -45,9 +45,10 @@ struct adapter_files {
     int n_parts, n_model;
     struct adapter_merger *merger;
 };
-/* entries: A and B to save, under snug's names; they must outlive the files. */
+/* entries: A and B to save, under snug's names, which PEFT has with the prefix; they must outlive the
+ * files. */
 enum snug_status adapter_files_make(const struct compiled_step *compiled, struct exec *exec,
-                                    const struct snug_recipe *recipe, bool is_gpt2,
+                                    const struct snug_recipe *recipe, const char *prefix,
                                     const struct st_entry *entries, int n,
                                     struct adapter_files *files, struct snug_error *err);
 void adapter_files_free(struct adapter_files *files);

@@ -35,17 +35,24 @@ enum snug_status checkpoint_write_text(const char *dir, const char *name, const 
 
 /* `state` is the text of a JSON object.  It is stored in state.json together with the member
  * "files".  After a failure the folder holds either the old checkpoint or the new one.  The ranks
- * of `crew` help with step 1, one file after the other; NULL if this process writes alone. */
+ * of `crew` help with step 1, one file after the other; NULL if this process writes alone.  A
+ * model.safetensors of more than SHARDS_MOST_BYTES is split into shards (checkpoint/shards.h). */
 enum snug_status checkpoint_save(const char *dir, const struct checkpoint_file *files, int n_files,
                                  const char *state, struct st_crew *crew,
                                  struct file_faults *faults, struct snug_error *err);
+/* The same, with shards of at most shard_bytes. */
+enum snug_status checkpoint_save_sharded(const char *dir, const struct checkpoint_file *files,
+                                         int n_files, int64_t shard_bytes, const char *state,
+                                         struct st_crew *crew, struct file_faults *faults,
+                                         struct snug_error *err);
 
 /* Does the folder have a state.json? */
 enum snug_status checkpoint_exists(const char *dir, bool *exists, struct snug_error *err);
 /* Fails for the folder of a run that has started (plan.json and metrics.jsonl exist) but has not
  * saved yet. */
 enum snug_status checkpoint_refuse_begun(const char *dir, struct snug_error *err);
-/* Finishes step 3 of an interrupted save: afterwards no file of the checkpoint ends in .new. */
+/* Finishes step 3 of an interrupted save: afterwards no file of the checkpoint ends in .new, and
+ * shards have their index. */
 enum snug_status checkpoint_settle(const char *dir, struct file_faults *faults,
                                    struct snug_error *err);
 
@@ -55,7 +62,11 @@ enum snug_status checkpoint_open(const char *dir, struct checkpoint **checkpoint
 void checkpoint_close(struct checkpoint *checkpoint);
 /* The `state` that was passed to checkpoint_save.  Valid until the checkpoint is closed. */
 const char *checkpoint_state(const struct checkpoint *checkpoint);
-/* One of its files, open until the checkpoint is closed; NULL if it has no file of that name. */
+/* Its files by name, as state.json lists them. */
+int checkpoint_count(const struct checkpoint *checkpoint);
+const char *checkpoint_name(const struct checkpoint *checkpoint, int index);
+/* One of its files, open until the checkpoint is closed; NULL if it has no file of that name.  If
+ * model.safetensors is split into shards, this is the set of them. */
 struct safetensors *checkpoint_find(const struct checkpoint *checkpoint, const char *name);
 /* Compares the file's checksum with state.json.  Call it after reading the tensors: if they were
  * read in file order, the file is not read again. */

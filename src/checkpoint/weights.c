@@ -3,7 +3,6 @@
  */
 #include "checkpoint/weights.h"
 
-#include "base/fd.h"
 #include "io/hf_config.h"
 #include "checkpoint/adapter.h"
 #include "checkpoint/weight_form.h"
@@ -75,7 +74,7 @@ static enum snug_status wrong_shape(const struct safetensors *st, const struct s
                                     struct snug_error *err)
 {
     struct text text = {0};
-    text_add(&text, "%s: tensor \"%s\" is %s ", safetensors_path(st), entry->name,
+    text_add(&text, "%s: tensor \"%s\" is %s ", safetensors_path_of(st, entry), entry->name,
              entry->dtype < DTYPE_COUNT ? dtype_name(entry->dtype) : "of an unknown type");
     shape_text(&entry->shape, &text);
     text_add(&text, ", but the model needs %s ", dtype_name(dtype));
@@ -176,14 +175,12 @@ static bool ends_in(const char *name, const char *ending)
     return n >= m && strcmp(name + n - m, ending) == 0;
 }
 
-/* Files may store the tied LM head as well.  It must equal the token embedding, which is what
- * runs. */
+/* Files may store a tied LM head as well.  It must equal the token embedding, which is what runs. */
 static enum snug_status check_tied_head(struct safetensors *st, const struct st_entry *head,
-                                        struct snug_error *err)
+                                        const struct st_entry *table, struct snug_error *err)
 {
-    const struct st_entry *table = hf_find_tensor(st, "wte.weight");
     double a[WEIGHT_PIECE], b[WEIGHT_PIECE];
-    bool same = table != NULL && head->dtype == table->dtype && head->dtype < DTYPE_COUNT &&
+    bool same = head->dtype == table->dtype && head->dtype < DTYPE_COUNT &&
                 shape_equal(&head->shape, &table->shape);
     int64_t n = same ? shape_elems(&head->shape) : 0;
     for (int64_t at = 0; at < n && same; at += WEIGHT_PIECE) {
@@ -193,59 +190,66 @@ static enum snug_status check_tied_head(struct safetensors *st, const struct st_
     }
     if (!same)
         return snug_fail(err, SNUG_UNSUPPORTED,
-                         "%s has an LM head (\"%s\") that is not tied to the token embedding: snug "
-                         "supports only tied heads",
+                         "%s has an LM head (\"%s\") that is not tied to the token embedding, but "
+                         "the LM head of this model is tied",
                          safetensors_path(st), head->name);
     return SNUG_OK;
 }
 
-/* Redundant tensors: older Hugging Face files store the causal mask, PyTorch files a batch count
- * for each norm. */
+/* Redundant tensors: older Hugging Face files store the causal mask or the frequencies of the
+ * rotation, PyTorch files a batch count for each norm. */
 static bool is_ignorable(const char *name)
 {
     return ends_in(name, ".attn.bias") || ends_in(name, ".attn.masked_bias") ||
-           ends_in(name, "lm_head.weight") || ends_in(name, ".num_batches_tracked");
+           ends_in(name, ".rotary_emb.inv_freq") || ends_in(name, ".num_batches_tracked");
+}
+
+/* A tensor of the file that no parameter of the model was read from. */
+static enum snug_status check_unused(struct safetensors *st, const struct st_entry *entry,
+                                     struct snug_error *err)
+{
+    if (is_ignorable(entry->name))
+        return SNUG_OK;
+    const struct st_entry *table = hf_find_embedding(st);
+    if (strcmp(hf_bare_name(entry->name), HF_HEAD_NAME) == 0 && table != NULL)
+        return check_tied_head(st, entry, table, err);
+    return snug_fail(err, SNUG_MISMATCH,
+                     "%s has an unexpected tensor \"%s\", which the model does not have",
+                     safetensors_path(st), entry->name);
 }
 
 enum snug_status weights_load(const struct compiled_step *compiled, struct exec *exec,
                               struct safetensors *st, struct snug_error *err)
 {
     const struct program *prog = &compiled->prog;
-    int n_used = 0;
-    for (int k = 0; k < safetensors_count(st); k++) {
-        const struct st_entry *entry = safetensors_entry(st, k);
-        n_used += is_ignorable(entry->name);
-        if (ends_in(entry->name, "lm_head.weight"))
-            TRY(check_tied_head(st, entry, err));
-    }
-    for (int id = 0; id < prog->n_tensors; id++) {
+    bool *used = calloc((size_t)safetensors_count(st) + 1, sizeof *used);
+    enum snug_status status =
+        used != NULL ? SNUG_OK : snug_fail(err, SNUG_NO_MEMORY, "out of memory loading weights");
+    for (int id = 0; id < prog->n_tensors && status == SNUG_OK; id++) {
         const struct tensor *t = &prog->tensors[id];
         if (!is_in_model_file(prog, id))
             continue;
         const struct st_entry *entry = hf_find_tensor(st, t->name);
-        if (entry == NULL)
-            return snug_fail(err, SNUG_MISMATCH, "%s has no tensor \"%s\", which the model needs",
-                             safetensors_path(st), t->name);
+        if (entry == NULL) {
+            status = snug_fail(err, SNUG_MISMATCH, "%s has no tensor \"%s\", which the model needs",
+                               safetensors_path(st), t->name);
+            break;
+        }
+        used[entry - safetensors_entry(st, 0)] = true;
         if (t->persistent || t->whole.n_dims > 0) /* else it belongs to another stage */
-            TRY(weights_read_entry(compiled, exec, id, st, entry, err));
-        n_used++;
+            status = weights_read_entry(compiled, exec, id, st, entry, err);
     }
-    for (int k = 0; k < safetensors_count(st) && n_used < safetensors_count(st); k++) {
-        const char *name = safetensors_entry(st, k)->name;
-        const char *bare = strncmp(name, "transformer.", 12) == 0 ? name + 12 : name;
-        tensor_id id = program_find(prog, bare);
-        if (!is_ignorable(name) && (id == TENSOR_NONE || !is_in_model_file(prog, id)))
-            return snug_fail(err, SNUG_MISMATCH,
-                             "%s has an unexpected tensor \"%s\", which the model does not have",
-                             safetensors_path(st), name);
-    }
-    return weights_start_copies(compiled, exec, err);
+    for (int k = 0; k < safetensors_count(st) && status == SNUG_OK; k++)
+        if (!used[k])
+            status = check_unused(st, safetensors_entry(st, k), err);
+    free(used);
+    return status == SNUG_OK ? weights_start_copies(compiled, exec, err) : status;
 }
 
 enum snug_status weights_load_folder(const struct compiled_step *compiled, struct exec *exec,
                                      const char *folder, struct snug_error *err)
 {
-    static const char file[] = "model.safetensors";
+    static const char file[] = SAFETENSORS_MODEL;
     struct checkpoint *checkpoint = NULL;
     struct safetensors *st = NULL;
     enum snug_status status;
@@ -256,10 +260,7 @@ enum snug_status weights_load_folder(const struct compiled_step *compiled, struc
         st = checkpoint_find(checkpoint, file);
         status = st != NULL ? SNUG_OK : snug_fail(err, SNUG_BAD_FILE, "%s has no %s", folder, file);
     } else {
-        char *path = path_join(folder, file, "");
-        status = path == NULL ? snug_fail(err, SNUG_NO_MEMORY, "out of memory")
-                              : safetensors_open(path, &st, err);
-        free(path);
+        status = safetensors_open_folder(folder, &st, err);
     }
     if (status == SNUG_OK)
         status = weights_load(compiled, exec, st, err);

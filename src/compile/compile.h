@@ -27,6 +27,7 @@ struct compiled_step {
     struct device_facts facts;
     const struct backend *backend;
     int64_t batch, micro_batch, seq; /* seq is 0 for models without sequences */
+    int64_t longest_seq; /* the model's, if the default seq is shorter and was used; else 0 */
     int64_t usual_batch; /* the default batch, if the ranks cannot share it equally; else 0 */
     int n_ranks, rank;   /* data-parallel ranks per stage, and the one this program is for */
     int rank_kinds[RANK_KINDS_MAX]; /* if no rank was requested: see struct pass_results */

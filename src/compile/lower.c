@@ -91,8 +91,11 @@ static enum snug_status set_sizes(const struct compile_request *q, struct compil
         while (own_batch % s->micro_batch != 0) /* a run saved with another number of ranks */
             s->micro_batch--;
     s->seq = q->seq > 0 ? q->seq : r->seq;
-    if (language && s->seq == 0)
-        s->seq = decoder_default_seq(&q->model->decoder);
+    if (language && s->seq == 0) {
+        const struct decoder_shape *d = &q->model->decoder;
+        s->seq = decoder_default_seq(d);
+        s->longest_seq = d->n_positions > s->seq ? d->n_positions : 0;
+    }
     if (s->n_ranks > 1 && q->train && own_batch % s->micro_batch != 0)
         return snug_fail(err, SNUG_BAD_ARGUMENT,
                          "each rank's %lld of --batch %lld are not divisible by --micro-batch "

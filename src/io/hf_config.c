@@ -3,17 +3,15 @@
  */
 #include "io/hf_config.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include "base/fd.h"
-#include "io/json.h"
+#include "io/hf_decoder.h"
 
 #define CONFIG_NAME "config.json"
-#define PREFIX      "transformer."
 #define MLP_TYPE    "snug-mlp"
 #define VISION_TYPE "snug-vision"
 
@@ -53,16 +51,6 @@ static const char *activation_name(enum act act)
     return "linear";
 }
 
-/* Far above today's models (GPT-3: 96 layers; Llama 3.1 405B: 126 layers, width 16,384), but low
- * enough that a file of a hundred bytes cannot take minutes and gigabytes to plan. */
-enum {
-    LAYERS_MAX = 512,
-    HEADS_MAX = 1024,
-    WIDTH_MAX = 1 << 17,
-    POSITIONS_MAX = 1 << 24,
-    VOCABULARY_MAX = 1 << 24
-};
-
 /* ---- GPT-2 ------------------------------------------------------------------------------- */
 
 /* Switches that change the computation must have the value that snug implements. */
@@ -87,15 +75,16 @@ static enum snug_status check_switches(const json_t *root, const char *path, str
     return SNUG_OK;
 }
 
-static enum snug_status read_gpt2(const json_t *root, const char *path, struct decoder_shape *gpt2,
+static enum snug_status read_gpt2(const json_t *root, const char *path, struct hf_config *config,
                                   struct snug_error *err)
 {
+    struct decoder_shape *gpt2 = &config->decoder;
     int64_t n_layer, n_head, n_embd, n_positions, vocab_size, n_inner;
-    TRY(json_get_integer(root, path, "n_layer", 1, LAYERS_MAX, &n_layer, err));
-    TRY(json_get_integer(root, path, "n_head", 1, HEADS_MAX, &n_head, err));
-    TRY(json_get_integer(root, path, "n_embd", 1, WIDTH_MAX, &n_embd, err));
-    TRY(json_get_integer(root, path, "n_positions", 1, POSITIONS_MAX, &n_positions, err));
-    TRY(json_get_integer(root, path, "vocab_size", 1, VOCABULARY_MAX, &vocab_size, err));
+    TRY(json_get_integer(root, path, "n_layer", 1, HF_LAYERS_MAX, &n_layer, err));
+    TRY(json_get_integer(root, path, "n_head", 1, HF_HEADS_MAX, &n_head, err));
+    TRY(json_get_integer(root, path, "n_embd", 1, HF_WIDTH_MAX, &n_embd, err));
+    TRY(json_get_integer(root, path, "n_positions", 1, HF_POSITIONS_MAX, &n_positions, err));
+    TRY(json_get_integer(root, path, "vocab_size", 1, HF_VOCABULARY_MAX, &vocab_size, err));
     *gpt2 = decoder_gpt2(n_layer, n_head, n_embd, n_positions, vocab_size);
     if (gpt2->n_embd % gpt2->n_head != 0)
         return snug_fail(err, SNUG_BAD_FILE,
@@ -108,10 +97,8 @@ static enum snug_status read_gpt2(const json_t *root, const char *path, struct d
                              "%s: \"n_inner\": %lld is not supported; it must be 4 x n_embd = %lld",
                              path, (long long)n_inner, (long long)(4 * gpt2->n_embd));
     }
-    if (json_has(root, "layer_norm_epsilon"))
-        TRY(json_get_real(root, path, "layer_norm_epsilon", &gpt2->norm_eps, err));
-    if (!(gpt2->norm_eps > 0) || !isfinite(gpt2->norm_eps))
-        return snug_fail(err, SNUG_BAD_FILE, "%s: \"layer_norm_epsilon\" must be above 0", path);
+    TRY(hf_read_positive(root, path, "layer_norm_epsilon", &gpt2->norm_eps, err));
+    TRY(hf_read_positive(root, path, "initializer_range", &gpt2->init_std, err));
     if (json_has(root, "activation_function"))
         TRY(get_activation(root, path, "activation_function", &gpt2->activation, err));
     return check_switches(root, path, err);
@@ -126,28 +113,14 @@ static enum snug_status read_dropout(const json_t *root, const char *path, struc
     } rates[] = {{"embd_pdrop", &config->dropout.embedding},
                  {"attn_pdrop", &config->dropout.attention},
                  {"resid_pdrop", &config->dropout.residual}};
-    for (size_t i = 0; i < sizeof rates / sizeof *rates; i++) {
-        if (!json_has(root, rates[i].key))
-            continue;
-        TRY(json_get_real(root, path, rates[i].key, rates[i].rate, err));
-        if (!(*rates[i].rate >= 0) || !(*rates[i].rate < 1))
-            return snug_fail(err, SNUG_BAD_FILE, "%s: \"%s\" must be at least 0 and below 1", path,
-                             rates[i].key);
-        config->has_dropout = true;
-    }
+    for (size_t i = 0; i < sizeof rates / sizeof *rates; i++)
+        TRY(hf_read_rate(root, path, rates[i].key, rates[i].rate, config, err));
     return SNUG_OK;
 }
 
-static const char *torch_name(enum dtype dtype)
-{
-    return dtype == DTYPE_bf16 ? "bfloat16" : dtype == DTYPE_f16 ? "float16" : "float32";
-}
-
-static json_t *gpt2_json(const struct hf_config *config, enum dtype dtype)
+static json_t *gpt2_json(const struct hf_config *config)
 {
     const struct decoder_shape *gpt2 = &config->decoder;
-    enum { END_OF_TEXT = 50256 }; /* the default of transformers */
-    bool has_end_of_text = gpt2->vocab_size > END_OF_TEXT;
     const struct {
         const char *key;
         json_t *value;
@@ -164,13 +137,10 @@ static json_t *gpt2_json(const struct hf_config *config, enum dtype dtype)
         {"vocab_size", json_integer(gpt2->vocab_size)},
         {"layer_norm_epsilon", json_real(gpt2->norm_eps)},
         {"tie_word_embeddings", json_true()},
-        {"initializer_range", json_real(0.02)},
-        {"bos_token_id", has_end_of_text ? json_integer(END_OF_TEXT) : json_null()},
-        {"eos_token_id", has_end_of_text ? json_integer(END_OF_TEXT) : json_null()},
+        {"initializer_range", json_real(gpt2->init_std)},
         {"embd_pdrop", json_real(config->dropout.embedding)},
         {"attn_pdrop", json_real(config->dropout.attention)},
         {"resid_pdrop", json_real(config->dropout.residual)},
-        {"torch_dtype", json_string(torch_name(dtype))},
     };
     json_t *root = json_object();
     for (size_t i = 0; i < sizeof members / sizeof *members; i++)
@@ -246,31 +216,44 @@ static json_t *vision_json(const struct hf_vision *vision)
 
 /* ---- all -------------------------------------------------------------------------------- */
 
+static enum snug_status read_object(const json_t *root, const char *path, struct hf_config *config,
+                                    struct snug_error *err)
+{
+    const char *type;
+    TRY(json_get_string(root, path, "model_type", &type, err));
+    if (strcmp(type, MLP_TYPE) == 0) {
+        config->model = HF_MLP;
+        return read_mlp(root, path, &config->mlp, err);
+    }
+    if (strcmp(type, VISION_TYPE) == 0) {
+        config->model = HF_VISION;
+        return read_vision(root, path, &config->vision, err);
+    }
+    config->model = HF_DECODER;
+    if (hf_decoder_has(type)) {
+        TRY(hf_decoder_read(root, path, type, config, err));
+    } else if (strcmp(type, "gpt2") == 0) {
+        TRY(read_gpt2(root, path, config, err));
+        TRY(read_dropout(root, path, config, err));
+        config->tied_is_given = true;
+    } else {
+        return snug_fail(
+            err, SNUG_UNSUPPORTED,
+            "%s: \"model_type\": \"%.60s\" is not supported; use gpt2, " HF_DECODER_TYPES
+            ", " MLP_TYPE " or " VISION_TYPE,
+            path, type);
+    }
+    config->source = json_to_text(root, JSON_COMPACT);
+    return config->source != NULL ? SNUG_OK
+                                  : snug_fail(err, SNUG_NO_MEMORY, "%s: out of memory", path);
+}
+
 static enum snug_status read_file(const char *path, struct hf_config *config,
                                   struct snug_error *err)
 {
     json_t *root;
-    const char *type;
     TRY(json_read_object(path, &root, err));
-    enum snug_status status = json_get_string(root, path, "model_type", &type, err);
-    if (status != SNUG_OK) {
-        /* err is set */
-    } else if (strcmp(type, "gpt2") == 0) {
-        config->model = HF_DECODER;
-        status = read_gpt2(root, path, &config->decoder, err);
-        if (status == SNUG_OK)
-            status = read_dropout(root, path, config, err);
-    } else if (strcmp(type, MLP_TYPE) == 0) {
-        config->model = HF_MLP;
-        status = read_mlp(root, path, &config->mlp, err);
-    } else if (strcmp(type, VISION_TYPE) == 0) {
-        config->model = HF_VISION;
-        status = read_vision(root, path, &config->vision, err);
-    } else {
-        status = snug_fail(err, SNUG_UNSUPPORTED,
-                           "%s: \"model_type\": \"%s\" is not supported; use gpt2, %s or %s", path,
-                           type, MLP_TYPE, VISION_TYPE);
-    }
+    enum snug_status status = read_object(root, path, config, err);
     json_decref(root);
     return status;
 }
@@ -289,25 +272,101 @@ enum snug_status hf_config_read(const char *path, struct hf_config *config, stru
     return status;
 }
 
+static const char *torch_name(enum dtype dtype)
+{
+    return dtype == DTYPE_bf16 ? "bfloat16" : dtype == DTYPE_f16 ? "float16" : "float32";
+}
+
+/* GPT-2's is the default of transformers.  Others have none that fits every tokenizer. */
+static void put_ends(json_t **root, const struct decoder_shape *d)
+{
+    enum { END_OF_TEXT = 50256 };
+    static const char *const keys[] = {"bos_token_id", "eos_token_id"};
+    bool has_end = d->family == DECODER_gpt2 && d->vocab_size > END_OF_TEXT;
+    for (int i = 0; i < 2; i++)
+        if (json_object_get(*root, keys[i]) == NULL)
+            json_put(root, keys[i], has_end ? json_integer(END_OF_TEXT) : json_null());
+}
+
+/* Is this key of the file read replaced by others in the file written? */
+static bool is_replaced(const char *key)
+{
+    static const char *const keys[] = {"rope_parameters", "layer_types", "dtype"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (strcmp(key, keys[i]) == 0)
+            return true;
+    return false;
+}
+
+/* Carries over what the file read says about things that snug does not know. */
+static void put_others(json_t **root, const char *source)
+{
+    json_t *others = NULL, *value;
+    const char *key;
+    if (source == NULL)
+        return;
+    if (json_parse(source, strlen(source), CONFIG_NAME, &others, NULL) != SNUG_OK) {
+        json_decref(*root);
+        *root = NULL;
+        return;
+    }
+    json_object_foreach(others, key,
+                        value) if (json_object_get(*root, key) == NULL && !is_replaced(key))
+        json_put(root, key, json_incref(value));
+    json_decref(others);
+}
+
+static json_t *decoder_json(const struct hf_config *config, enum dtype dtype)
+{
+    const struct decoder_shape *d = &config->decoder;
+    json_t *root = d->family == DECODER_gpt2 ? gpt2_json(config) : hf_decoder_json(config);
+    json_put(&root, "torch_dtype", json_string(torch_name(dtype)));
+    put_others(&root, config->source);
+    put_ends(&root, d);
+    return root;
+}
+
 char *hf_config_text(const struct hf_config *config, enum dtype dtype)
 {
-    json_t *root = config->model == HF_DECODER  ? gpt2_json(config, dtype)
-                   : config->model == HF_MLP ? mlp_json(&config->mlp)
-                                             : vision_json(&config->vision);
+    json_t *root = config->model == HF_DECODER ? decoder_json(config, dtype)
+                   : config->model == HF_MLP   ? mlp_json(&config->mlp)
+                                               : vision_json(&config->vision);
     char *text = json_to_text(root, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
     json_decref(root);
     return text;
 }
 
+/* The classes with an LM head add one of these to the names of the model inside. */
+static const char *const prefixes[] = {"transformer.", "model."};
+
+const char *hf_prefix(enum decoder_family family)
+{
+    return family == DECODER_gpt2 ? prefixes[0] : "";
+}
+
+const char *hf_bare_name(const char *name)
+{
+    for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++)
+        if (strncmp(name, prefixes[i], strlen(prefixes[i])) == 0)
+            return name + strlen(prefixes[i]);
+    return name;
+}
+
 const struct st_entry *hf_find_tensor(const struct safetensors *st, const char *name)
 {
     const struct st_entry *entry = safetensors_find(st, name);
+    const char *bare = hf_bare_name(name);
     char longer[256];
-    if (entry != NULL)
-        return entry;
-    if (strncmp(name, PREFIX, sizeof PREFIX - 1) == 0)
-        return safetensors_find(st, name + sizeof PREFIX - 1);
-    if ((size_t)snprintf(longer, sizeof longer, PREFIX "%s", name) >= sizeof longer)
-        return NULL;
-    return safetensors_find(st, longer);
+    if (entry == NULL && bare != name)
+        return safetensors_find(st, bare);
+    for (size_t i = 0; entry == NULL && i < sizeof prefixes / sizeof *prefixes; i++)
+        if ((size_t)snprintf(longer, sizeof longer, "%s%s", prefixes[i], name) < sizeof longer)
+            entry = safetensors_find(st, longer);
+    return entry;
+}
+
+const struct st_entry *hf_find_embedding(const struct safetensors *st)
+{
+    const struct st_entry *table = hf_find_tensor(st, "model.embed_tokens.weight");
+    return table != NULL ? table : hf_find_tensor(st, "wte.weight");
 }

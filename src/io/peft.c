@@ -87,8 +87,8 @@ char *peft_config_text(const struct peft_config *config)
                         : json_real(config->alpha);
     json_t *root =
         json_pack("{s:s, s:o, s:b, s:b, s:b, s:I, s:o, s:f, s:s, s:o}", "peft_type", "LORA",
-                  "task_type", config->is_gpt2 ? json_string("CAUSAL_LM") : json_null(),
-                  "fan_in_fan_out", config->is_gpt2 ? 1 : 0, "inference_mode", 1,
+                  "task_type", config->is_language ? json_string("CAUSAL_LM") : json_null(),
+                  "fan_in_fan_out", config->in_out ? 1 : 0, "inference_mode", 1,
                   "init_lora_weights", 1, "r", (json_int_t)config->rank, "lora_alpha", alpha,
                   "lora_dropout", 0.0, "bias", "none", "target_modules", targets);
     json_put(&root, "base_model_name_or_path",

@@ -4,7 +4,7 @@
  *
  * The tensors of an adapter are base_model.model.MODULE.lora_A.weight [rank, in] and
  * ...lora_B.weight [out, rank], whatever the layout of the base weight.  MODULE is the layer's name
- * in transformers; for GPT-2 it starts with "transformer.".
+ * in transformers: hf_prefix (io/hf_config.h) and snug's name.
  */
 #ifndef SNUG_IO_PEFT_H
 #define SNUG_IO_PEFT_H
@@ -21,7 +21,8 @@ struct peft_config {
     double alpha;
     double scale; /* reader: factor of B A, computed from alpha and rank; the writer ignores it */
     /* writer only */
-    bool is_gpt2;               /* a language model with weight layout [in, out] */
+    bool is_language;           /* the base is a causal language model */
+    bool in_out;                /* its matrices have layout [in, out] */
     const char *base;           /* path of the base model, or NULL */
     const char *const *targets; /* suffixes of the names of the layers with adapters */
     int n_targets;

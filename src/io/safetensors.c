@@ -27,6 +27,10 @@ struct safetensors {
     int n;
     uint32_t crc; /* of the first crc_end bytes of the file */
     int64_t crc_end;
+    /* A set of files.  It has no descriptor, header and checksum of its own. */
+    struct safetensors **files;
+    int n_files;
+    bool owns_files;
 };
 
 bool safetensors_tensor_bytes(const struct shape *shape, int64_t elem_bytes, int64_t *n_bytes)
@@ -180,6 +184,14 @@ static enum snug_status check_cover(const struct safetensors *st, struct snug_er
     return SNUG_OK;
 }
 
+static void sort_by_name(struct safetensors *st)
+{
+    for (int i = 0; i < st->n; i++)
+        st->by_name[i] = &st->entries[i];
+    if (st->n > 0)
+        qsort(st->by_name, (size_t)st->n, sizeof *st->by_name, compare_names);
+}
+
 static enum snug_status build_index(struct safetensors *st, struct snug_error *err)
 {
     size_t n_members = json_object_size(st->header);
@@ -192,12 +204,9 @@ static enum snug_status build_index(struct safetensors *st, struct snug_error *e
                          n_members);
     json_object_foreach(st->header, name, value) if (strcmp(name, METADATA_KEY) != 0)
         TRY(parse_entry(st, name, value, &st->entries[st->n++], err));
-    if (st->n == 0)
-        return check_cover(st, err);
-    qsort(st->entries, (size_t)st->n, sizeof *st->entries, compare_offsets);
-    for (int i = 0; i < st->n; i++)
-        st->by_name[i] = &st->entries[i];
-    qsort(st->by_name, (size_t)st->n, sizeof *st->by_name, compare_names);
+    if (st->n > 0)
+        qsort(st->entries, (size_t)st->n, sizeof *st->entries, compare_offsets);
+    sort_by_name(st);
     return check_cover(st, err);
 }
 
@@ -266,6 +275,9 @@ void safetensors_close(struct safetensors *st)
 {
     if (st == NULL)
         return;
+    for (int i = 0; i < st->n_files && st->owns_files; i++)
+        safetensors_close(st->files[i]);
+    free(st->files);
     if (st->fd >= 0)
         close(st->fd);
     json_decref(st->header);
@@ -273,6 +285,60 @@ void safetensors_close(struct safetensors *st)
     free(st->by_name);
     free(st->path);
     free(st);
+}
+
+/* ---- several files ------------------------------------------------------------------------ */
+
+static enum snug_status check_once(const struct safetensors *st, struct snug_error *err)
+{
+    for (int i = 1; i < st->n; i++) {
+        const struct st_entry *a = st->by_name[i - 1], *b = st->by_name[i];
+        if (strcmp(a->name, b->name) == 0)
+            return snug_fail(err, SNUG_BAD_FILE, "%s: tensor \"%s\" is in two files, %s and %s",
+                             st->path, a->name, st->files[a->file]->path, st->files[b->file]->path);
+    }
+    return SNUG_OK;
+}
+
+enum snug_status safetensors_join(struct safetensors *const *files, int n_files, bool owns,
+                                  const char *path, struct safetensors **out,
+                                  struct snug_error *err)
+{
+    int64_t n = 0;
+    *out = NULL;
+    for (int i = 0; i < n_files; i++)
+        n += files[i]->n;
+    struct safetensors *st = calloc(1, sizeof *st);
+    if (st != NULL) {
+        st->fd = -1;
+        st->path = strdup(path);
+        st->files = malloc(((size_t)n_files + 1) * sizeof *st->files);
+        st->entries = malloc(((size_t)n + 1) * sizeof *st->entries);
+        st->by_name = malloc(((size_t)n + 1) * sizeof *st->by_name);
+    }
+    if (st == NULL || st->path == NULL || st->files == NULL || st->entries == NULL ||
+        st->by_name == NULL || n > INT32_MAX) {
+        safetensors_close(st);
+        return snug_fail(err, SNUG_NO_MEMORY, "%s: out of memory indexing %lld tensors", path,
+                         (long long)n);
+    }
+    for (int i = 0; i < n_files; i++) {
+        st->files[st->n_files++] = files[i];
+        st->n_bytes += files[i]->n_bytes;
+        for (int k = 0; k < files[i]->n; k++) {
+            st->entries[st->n] = files[i]->entries[k];
+            st->entries[st->n++].file = i;
+        }
+    }
+    sort_by_name(st);
+    enum snug_status status = check_once(st, err);
+    if (status != SNUG_OK) {
+        safetensors_close(st);
+        return status;
+    }
+    st->owns_files = owns;
+    *out = st;
+    return SNUG_OK;
 }
 
 /* ---- access ------------------------------------------------------------------------------ */
@@ -298,12 +364,18 @@ const struct st_entry *safetensors_find(const struct safetensors *st, const char
 
 const char *safetensors_metadata(const struct safetensors *st, const char *key)
 {
-    return json_string_value(json_object_get(json_object_get(st->header, METADATA_KEY), key));
+    const json_t *header = st->n_files > 0 ? st->files[0]->header : st->header;
+    return json_string_value(json_object_get(json_object_get(header, METADATA_KEY), key));
 }
 
 const char *safetensors_path(const struct safetensors *st)
 {
     return st->path;
+}
+
+const char *safetensors_path_of(const struct safetensors *st, const struct st_entry *entry)
+{
+    return st->n_files > 0 ? st->files[entry->file]->path : st->path;
 }
 
 int64_t safetensors_file_bytes(const struct safetensors *st)
@@ -314,6 +386,8 @@ int64_t safetensors_file_bytes(const struct safetensors *st)
 enum snug_status safetensors_read(struct safetensors *st, const struct st_entry *entry, void *out,
                                   struct snug_error *err)
 {
+    if (st->n_files > 0)
+        st = st->files[entry->file];
     if (entry->dtype == DTYPE_COUNT)
         return snug_fail(
             err, SNUG_UNSUPPORTED, "%s: tensor \"%s\": dtype %s is not supported", st->path,

@@ -27,6 +27,7 @@ struct st_entry {
     const void *owner;
     int id;
     int64_t offset_bytes, n_bytes; /* reader: position from the start of the file */
+    int file;                      /* reader: which file of a set; see safetensors_join */
     /* writer: computes elements at .. at + n of a tensor that is in no buffer; called in order */
     enum snug_status (*fill)(const struct st_entry *entry, int64_t at, int64_t n, void *out,
                              struct snug_error *err);
@@ -52,6 +53,20 @@ struct safetensors;
 
 enum snug_status safetensors_open(const char *path, struct safetensors **out,
                                   struct snug_error *err);
+/* Opens a set of files as one: the tensors of all, under one lookup.  Refuses a tensor that two
+ * files have.  The files must stay open as long as the set; if `owns` is set, closing the set
+ * closes them, else their owner does.  `path` names the set in error messages. */
+enum snug_status safetensors_join(struct safetensors *const *files, int n_files, bool owns,
+                                  const char *path, struct safetensors **out,
+                                  struct snug_error *err);
+
+/* safetensors_folder.c: the weights of a folder, one file, or shards with an index that says which
+ * tensor is in which. */
+#define SAFETENSORS_MODEL "model.safetensors"
+#define SAFETENSORS_INDEX "model.safetensors.index.json"
+enum snug_status safetensors_has_model(const char *folder, bool *found, struct snug_error *err);
+enum snug_status safetensors_open_folder(const char *folder, struct safetensors **out,
+                                         struct snug_error *err);
 void safetensors_close(struct safetensors *st);
 
 int safetensors_count(const struct safetensors *st);
@@ -60,12 +75,14 @@ const struct st_entry *safetensors_find(const struct safetensors *st,
                                         const char *name);                       /* or NULL */
 const char *safetensors_metadata(const struct safetensors *st, const char *key); /* or NULL */
 const char *safetensors_path(const struct safetensors *st);
-int64_t safetensors_file_bytes(const struct safetensors *st);
+/* The file that holds an entry. */
+const char *safetensors_path_of(const struct safetensors *st, const struct st_entry *entry);
+int64_t safetensors_file_bytes(const struct safetensors *st); /* of a set: of all its files */
 
 enum snug_status safetensors_read(struct safetensors *st, const struct st_entry *entry, void *out,
                                   struct snug_error *err);
 
-/* The CRC-32 of the whole file.  Reads only the bytes that safetensors_read has not yet covered in
+/* The CRC-32 of the whole file, which is not a set.  Reads only the bytes that safetensors_read has not yet covered in
  * file order. */
 enum snug_status safetensors_crc(struct safetensors *st, uint32_t *crc, struct snug_error *err);
 

@@ -29,6 +29,7 @@ void snug_model_free(snug_model *model)
     if (model == NULL)
         return;
     program_free(&model->built);
+    free(model->config_source);
     free(model->weights_folder);
     free(model);
 }

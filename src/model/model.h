@@ -35,6 +35,7 @@ struct snug_model {
     int64_t psi;
     struct dropout_rates config_dropout; /* from config.json, for --dropout config */
     bool has_config_dropout;
+    char *config_source;   /* the config.json that a decoder was read from, or NULL */
     char *weights_folder;  /* a run or Hugging Face folder to start from; NULL for random weights */
     struct program built;  /* custom: the forward program of one sample */
     bool finished;         /* custom: snug_model_finish succeeded */

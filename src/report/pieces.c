@@ -125,6 +125,10 @@ void piece_plan_title(struct text *out, const struct style *style, const char *m
     if (recipe != NULL && recipe[0] != '\0')
         text_add(&rest, ": %s", recipe);
     piece_heading(out, style, model, text_part(out, &rest));
-    text_add(out, "\n");
     text_free(&rest);
+}
+
+void piece_default_seq(struct text *out, int64_t seq, int64_t longest)
+{
+    text_add(out, "%lld (the model allows %lld: --seq)\n", (long long)seq, (long long)longest);
 }

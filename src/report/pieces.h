@@ -19,9 +19,11 @@ void piece_title(struct text *out, const struct style *style, const char *name);
 /* Adds a title: the name in bold, then `rest`, wrapped as in piece_wrapped. */
 void piece_heading(struct text *out, const struct style *style, const char *name, const char *rest);
 
-/* Adds "gpt2: batch 8 x 1024, fp32, adamw" and an empty line.  No recipe: only the model. */
+/* Adds "gpt2: batch 8 x 1024, fp32, adamw".  No recipe: only the model. */
 void piece_plan_title(struct text *out, const struct style *style, const char *model,
                       const char *recipe);
+/* Adds "2048 (the model allows 131072: --seq)", where the default is shorter than the model's. */
+void piece_default_seq(struct text *out, int64_t seq, int64_t longest);
 
 /* Adds a bar of `share` times `width` cells, in eighths of a cell.  A nonzero share gets at least
  * one eighth, so that it is visible. */

@@ -291,6 +291,11 @@ char *report_plan_text(const struct report_plan *plan, int color)
     struct text out = {0};
     const struct style *style = style_of(color);
     piece_plan_title(&out, style, plan->model, plan->recipe);
+    if (plan->longest_seq > 0) {
+        text_add(&out, "  seq ");
+        piece_default_seq(&out, plan->seq, plan->longest_seq);
+    }
+    text_add(&out, "\n");
     add_table(&out, &plan->ledger, style);
     text_add(&out, "\n");
     add_facts(&out, plan, style);

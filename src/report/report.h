@@ -33,7 +33,8 @@ struct report_plan {
     int64_t runtime_bytes;     /* expected on top of the plan, part of the budget; 0: unknown */
     const char *offloaded_to;  /* where the offloaded bytes are: "a file on disk" */
     int64_t n_ranks;
-    int64_t batch;
+    int64_t batch, seq;
+    int64_t longest_seq;   /* what the model allows, if seq is a shorter default; else 0 */
     int64_t usual_batch;   /* the default batch, if the ranks changed it; else 0 */
     int64_t n_stages;      /* 1: no pipeline */
     double bubble;         /* fraction of a step that a stage is idle */

@@ -187,6 +187,7 @@ char *report_timeline_text(const struct report_timeline *t, int color)
     struct text out = {0};
     const struct style *style = style_of(color);
     piece_plan_title(&out, style, t->model, t->recipe);
+    text_add(&out, "\n");
     add_peak(&out, t, style);
     for (int row = HEIGHT - 1; row >= 0; row--)
         add_row(&out, t, row, color);

@@ -21,7 +21,8 @@ static char *config_text(const struct snug_trainer *t)
     case MODEL_decoder:
         config = (struct hf_config){.model = HF_DECODER,
                                     .decoder = t->model->decoder,
-                                    .dropout = t->model->config_dropout};
+                                    .dropout = t->model->config_dropout,
+                                    .source = t->model->config_source};
         return hf_config_text(&config, recipe_dtype(&t->recipe));
     case MODEL_mlp: {
         const struct mlp_shape *m = &t->model->mlp;
@@ -57,7 +58,8 @@ static enum snug_status check_folder_is_free(const char *dir, struct snug_error 
 {
     static const struct {
         const char *file, *mark; /* a run that has `file` has `mark`, too */
-    } pairs[] = {{"model.safetensors", "state.json"},
+    } pairs[] = {{SAFETENSORS_MODEL, "state.json"},
+                 {SAFETENSORS_INDEX, "state.json"},
                  {"config.json", "plan.json"},
                  {PEFT_CONFIG_NAME, "state.json"}};
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
@@ -96,8 +98,7 @@ static enum snug_status begin_adapter(const struct snug_trainer *t, struct snug_
     const char *base = folder == NULL ? NULL : realpath(folder, real);
     if (folder != NULL && base == NULL && errno == ENOMEM)
         return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
-    char *text =
-        adapter_config_text(&t->compiled, &t->recipe, t->model->family == MODEL_decoder, base);
+    char *text = adapter_config_text(&t->compiled, &t->recipe, model_is_language(t->model), base);
     char *dir = path_join(t->out, ADAPTER_FOLDER, "");
     enum snug_status status =
         text == NULL || dir == NULL ? snug_fail(err, SNUG_NO_MEMORY, "out of memory") : SNUG_OK;

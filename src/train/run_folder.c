@@ -5,11 +5,13 @@
  * trainer is freed.  A locked folder is refused before anything else is checked: another process is
  * writing to it, so any other message would describe an intermediate state.
  */
+#include "base/fd.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/retained.h"
 #include "checkpoint/adapter.h"
 #include "train/trainer.h"
 
+#include <stdlib.h>
 #include <unistd.h>
 
 static enum snug_status lock_it(struct snug_trainer *t, struct snug_error *err)
@@ -65,23 +67,42 @@ void trainer_leave_out(struct snug_trainer *t)
     t->lock = NULL;
 }
 
+/* Adds step N to the retained checkpoints: the files that state.json lists, and the small ones. */
+static enum snug_status keep_step(struct snug_trainer *t, struct snug_error *err)
+{
+    static const char *const small[] = {"config.json", "plan.json", "state.json", SAFETENSORS_INDEX,
+                                        ADAPTER_FOLDER "/" PEFT_CONFIG_NAME};
+    enum { N_SMALL = sizeof small / sizeof *small };
+    struct checkpoint *checkpoint;
+    int n = 0;
+    TRY(checkpoint_open(t->out, &checkpoint, err));
+    int n_files = checkpoint_count(checkpoint);
+    const char **names = calloc((size_t)n_files + N_SMALL, sizeof *names);
+    enum snug_status status =
+        names != NULL ? SNUG_OK : snug_fail(err, SNUG_NO_MEMORY, "out of memory");
+    for (int i = 0; i < N_SMALL && status == SNUG_OK; i++) {
+        bool found;
+        status = path_find(t->out, small[i], &found, err);
+        if (status == SNUG_OK && found)
+            names[n++] = small[i];
+    }
+    for (int i = 0; i < n_files && status == SNUG_OK; i++)
+        names[n++] = checkpoint_name(checkpoint, i);
+    if (status == SNUG_OK)
+        status = retained_add(t->out, t->step, names, n, NULL, err);
+    free(names);
+    checkpoint_close(checkpoint);
+    return status;
+}
+
 enum snug_status trainer_keep(struct snug_trainer *t, struct snug_error *err)
 {
-    static const char *const names[] = {"config.json",
-                                        "plan.json",
-                                        "state.json",
-                                        "model.safetensors",
-                                        "optimizer.safetensors",
-                                        ADAPTER_FOLDER "/" PEFT_CONFIG_NAME,
-                                        ADAPTER_FOLDER "/" PEFT_MODEL_NAME};
-    enum { N_NAMES = sizeof names / sizeof *names, N_OF_ADAPTER = 2 };
     if (t->options.keep <= 0 || t->comm->rank > 0)
         return SNUG_OK;
     bool is_fresh = t->step > t->first_step;
     if (is_fresh || !retained_has(t->out, t->step)) {
         TRY(checkpoint_settle(t->out, NULL, err));
-        TRY(retained_add(t->out, t->step, names,
-                         t->recipe.lora > 0 ? N_NAMES : N_NAMES - N_OF_ADAPTER, NULL, err));
+        TRY(keep_step(t, err));
     }
     return retained_trim(t->out, t->step, t->options.keep, NULL, err);
 }

@@ -16,6 +16,7 @@
 #include "base/fd.h"
 #include "base/rng.h"
 #include "checkpoint/checkpoint.h"
+#include "io/hf_config.h"
 #include "io/json.h"
 #include "checkpoint/adapter.h"
 #include "checkpoint/rank_save.h"
@@ -186,7 +187,7 @@ static enum snug_status state_text(const struct snug_trainer *t, char **text,
 }
 
 enum { MODEL_FILE, OPTIMIZER_FILE, ADAPTER_FILE, N_FILES };
-static const char *const file_names[N_FILES] = {"model.safetensors", "optimizer.safetensors",
+static const char *const file_names[N_FILES] = {SAFETENSORS_MODEL, "optimizer.safetensors",
                                                 ADAPTER_FOLDER "/" PEFT_MODEL_NAME};
 
 /* The roles restored from a file.  Nothing is restored from a model file that holds averages or
@@ -232,8 +233,9 @@ static enum snug_status save_with(struct snug_trainer *t, const struct st_entry 
     if (t->recipe.lora == 0)
         return checkpoint_save(t->out, files, ADAPTER_FILE, state, crew, NULL, err);
     struct adapter_files adapter;
-    TRY(adapter_files_make(&t->compiled, t->exec, &t->recipe, t->model->family == MODEL_decoder,
-                           trained, n_trained, &adapter, err));
+    const char *prefix = model_is_language(t->model) ? hf_prefix(t->model->decoder.family) : "";
+    TRY(adapter_files_make(&t->compiled, t->exec, &t->recipe, prefix, trained, n_trained, &adapter,
+                           err));
     files[MODEL_FILE].entries = adapter.model;
     files[MODEL_FILE].n = adapter.n_model;
     files[ADAPTER_FILE] =

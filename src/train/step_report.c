@@ -32,6 +32,8 @@ bool step_report(const struct compiled_step *s, const struct snug_recipe *recipe
     *report = (struct report_plan){.model = model_name,
                                    .n_ranks = s->n_ranks * s->n_stages,
                                    .batch = s->batch,
+                                   .seq = s->seq,
+                                   .longest_seq = s->longest_seq,
                                    .usual_batch = s->usual_batch,
                                    .n_stages = s->n_stages,
                                    .bubble = compiled_step_bubble(s, recipe)};

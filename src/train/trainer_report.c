@@ -172,6 +172,10 @@ char *snug_trainer_describe(const snug_trainer *t)
         text_add(&line, ", warmup %lld", (long long)t->recipe.warmup);
     piece_wrapped(&out, text_part(&out, &line), 8);
     text_free(&line);
+    if (t->compiled.longest_seq > 0) {
+        text_add(&out, "seq     ");
+        piece_default_seq(&out, t->compiled.seq, t->compiled.longest_seq);
+    }
     if (t->compiled.usual_batch > 0)
         text_add(&out, "batch   %lld, not the default %lld, so that %d ranks get equal shares\n",
                  (long long)t->compiled.batch, (long long)t->compiled.usual_batch,

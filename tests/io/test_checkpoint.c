@@ -22,9 +22,9 @@
 
 enum { N_WEIGHTS = 37 };
 
-/* A run whose every number is its generation, so that a mix shows. */
-static enum snug_status save(const char *dir, int generation, struct file_faults *faults,
-                             struct snug_error *err)
+/* A run whose every number is its generation, so that a mix shows.  The model has n tensors. */
+static enum snug_status save_model(const char *dir, int generation, int n, int64_t shard_bytes,
+                                   struct file_faults *faults, struct snug_error *err)
 {
     float w[N_WEIGHTS], m[N_WEIGHTS];
     double count = generation;
@@ -34,14 +34,22 @@ static enum snug_status save(const char *dir, int generation, struct file_faults
         m[i] = (float)-generation;
     }
     const struct st_entry model[] = {
-        {.name = "w", .dtype = DTYPE_f32, .shape = {1, {N_WEIGHTS}}, .data = w}};
+        {.name = "w", .dtype = DTYPE_f32, .shape = {1, {N_WEIGHTS}}, .data = w},
+        {.name = "a", .dtype = DTYPE_f32, .shape = {1, {N_WEIGHTS}}, .data = w},
+        {.name = "b", .dtype = DTYPE_f32, .shape = {1, {1}}, .data = w}};
     const struct st_entry optimizer[] = {
         {.name = "w.m", .dtype = DTYPE_f32, .shape = {1, {N_WEIGHTS}}, .data = m},
         {.name = "count", .dtype = DTYPE_f64, .shape = {0}, .data = &count}};
-    const struct checkpoint_file files[] = {{"model.safetensors", model, 1},
+    const struct checkpoint_file files[] = {{"model.safetensors", model, n},
                                             {"optimizer.safetensors", optimizer, 2}};
     snprintf(state, sizeof state, "{\"step\": %d, \"recipe\": {\"lr\": 0.1}}", generation);
-    return checkpoint_save(dir, files, 2, state, NULL, faults, err);
+    return checkpoint_save_sharded(dir, files, 2, shard_bytes, state, NULL, faults, err);
+}
+
+static enum snug_status save(const char *dir, int generation, struct file_faults *faults,
+                             struct snug_error *err)
+{
+    return save_model(dir, generation, 1, N_WEIGHTS * sizeof(float), faults, err);
 }
 
 static void read_all_equal(struct checkpoint *checkpoint, const char *name, double expected)
@@ -246,6 +254,112 @@ static void test_no_descriptors(void **state)
     assert_int_not_equal(status, SNUG_OK);
     assert_non_null(strstr(err.message, "state.json: cannot open it: Too many open files"));
     assert_int_equal(load(dir), 2);
+    files_remove_dir(dir);
+}
+
+/* ---- shards ---- */
+
+/* The limits of three shards, of two, and of one file. */
+static const int64_t shard_limits[] = {1, N_WEIGHTS * sizeof(float) + 4, 4096};
+static const int shard_counts[] = {3, 2, 1};
+
+static bool has_file(const char *dir, const char *name)
+{
+    return access(files_path(dir, name), F_OK) == 0;
+}
+
+static void check_shards(const char *dir, int n)
+{
+    for (int of = 2; of <= 3; of++)
+        for (int i = 1; i <= of; i++) {
+            char name[64];
+            snprintf(name, sizeof name, "model-%05d-of-%05d.safetensors", i, of);
+            assert_int_equal(has_file(dir, name), of == n);
+        }
+    assert_int_equal(has_file(dir, "model.safetensors"), n == 1);
+    assert_int_equal(has_file(dir, "model.safetensors.index.json"), n > 1);
+}
+
+/* The number of shards changes from save to save.  Other programs find them by the index. */
+static void test_shards(void **state)
+{
+    static const int order[] = {0, 0, 1, 2, 1, 0, 2, 0};
+    char dir[FILES_PATH_MAX];
+    struct snug_error err = {0};
+    struct safetensors *st;
+    (void)state;
+    files_make_dir(dir);
+    for (int i = 0; i < (int)(sizeof order / sizeof *order); i++) {
+        assert_int_equal(save_model(dir, i + 1, 3, shard_limits[order[i]], NULL, &err), SNUG_OK);
+        assert_int_equal(load(dir), i + 1);
+        check_shards(dir, shard_counts[order[i]]);
+        assert_int_equal(safetensors_open_folder(dir, &st, &err), SNUG_OK);
+        assert_int_equal(safetensors_count(st), 3);
+        safetensors_close(st);
+    }
+    size_t n_bytes;
+    char *index = files_read(files_path(dir, "model.safetensors.index.json"), &n_bytes);
+    assert_non_null(strstr(index, "\"total_size\": 300"));
+    assert_non_null(strstr(index, "\"a\": \"model-00002-of-00003.safetensors\""));
+    free(index);
+    files_remove_dir(dir);
+}
+
+/* Every operation of a save that changes the number of shards fails, or is the process's last. */
+static void test_shards_every_failure(void **state)
+{
+    (void)state;
+    for (int row = 0; row < 12; row++) {
+        int from = row / 2 % 3, to = (from + 1 + row / 6) % 3;
+        bool is_done = false;
+        for (int64_t n = 1; !is_done; n++) {
+            char dir[FILES_PATH_MAX];
+            struct snug_error err = {0};
+            struct file_faults faults = {.fail_at = n, .crash = row % 2 == 0};
+            files_make_dir(dir);
+            assert_int_equal(save_model(dir, 1, 3, shard_limits[from], NULL, &err), SNUG_OK);
+            enum snug_status status = save_model(dir, 2, 3, shard_limits[to], &faults, &err);
+            int now = load(dir);
+            assert_true(now == 1 || now == 2);
+            assert_int_equal(checkpoint_settle(dir, NULL, &err), SNUG_OK);
+            assert_int_equal(load(dir), now);
+            assert_true(now == 1 || shard_counts[to] == 1 ||
+                        has_file(dir, "model.safetensors.index.json"));
+            assert_int_equal(save_model(dir, 3, 3, shard_limits[to], NULL, &err), SNUG_OK);
+            assert_int_equal(load(dir), 3);
+            is_done = faults.calls < n; /* nothing failed; not every failed removal is reported */
+            if (is_done) {
+                assert_int_equal(status, SNUG_OK);
+                assert_true(n > 15);
+                check_shards(dir, shard_counts[to]);
+            }
+            files_remove_dir(dir);
+        }
+    }
+}
+
+/* A damaged shard is found; one that is missing is named. */
+static void test_broken_shards(void **state)
+{
+    char dir[FILES_PATH_MAX];
+    struct snug_error err = {0};
+    struct checkpoint *checkpoint;
+    (void)state;
+    files_make_dir(dir);
+    assert_int_equal(save_model(dir, 1, 3, 1, NULL, &err), SNUG_OK);
+    const char *path = files_path(dir, "model-00002-of-00003.safetensors");
+    FILE *file = fopen(path, "r+");
+    assert_non_null(file);
+    assert_int_equal(fseek(file, -1, SEEK_END), 0);
+    assert_int_equal(fputc(1, file), 1);
+    assert_int_equal(fclose(file), 0);
+    assert_int_equal(checkpoint_open(dir, &checkpoint, &err), SNUG_OK);
+    assert_int_equal(checkpoint_verify(checkpoint, "model.safetensors", &err), SNUG_BAD_FILE);
+    assert_non_null(strstr(err.message, "model-00002-of-00003.safetensors: the file is damaged"));
+    checkpoint_close(checkpoint);
+    assert_int_equal(remove(files_path(dir, "model-00002-of-00003.safetensors")), 0);
+    assert_int_equal(checkpoint_open(dir, &checkpoint, &err), SNUG_BAD_FILE);
+    assert_non_null(strstr(err.message, "model-00002-of-00003.safetensors: cannot open it"));
     files_remove_dir(dir);
 }
 
@@ -499,12 +613,21 @@ static void test_bad_state(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_failure),    cmocka_unit_test(test_crash_after_crash),
-        cmocka_unit_test(test_out_of_reach),     cmocka_unit_test(test_failure_after_crash),
-        cmocka_unit_test(test_no_descriptors),   cmocka_unit_test(test_kill),
-        cmocka_unit_test(test_first_save_fails), cmocka_unit_test(test_same_numbers_same_bytes),
-        cmocka_unit_test(test_folder_inside),    cmocka_unit_test(test_damage),
-        cmocka_unit_test(test_make_dir),         cmocka_unit_test(test_bad_state),
+        cmocka_unit_test(test_every_failure),
+        cmocka_unit_test(test_crash_after_crash),
+        cmocka_unit_test(test_out_of_reach),
+        cmocka_unit_test(test_failure_after_crash),
+        cmocka_unit_test(test_no_descriptors),
+        cmocka_unit_test(test_shards),
+        cmocka_unit_test(test_shards_every_failure),
+        cmocka_unit_test(test_broken_shards),
+        cmocka_unit_test(test_kill),
+        cmocka_unit_test(test_first_save_fails),
+        cmocka_unit_test(test_same_numbers_same_bytes),
+        cmocka_unit_test(test_folder_inside),
+        cmocka_unit_test(test_damage),
+        cmocka_unit_test(test_make_dir),
+        cmocka_unit_test(test_bad_state),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

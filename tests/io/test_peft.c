@@ -77,7 +77,8 @@ static void test_writing(void **state)
     struct snug_error err;
     struct peft_config config = {.rank = 8,
                                  .alpha = 16,
-                                 .is_gpt2 = true,
+                                 .is_language = true,
+                                 .in_out = true,
                                  .base = "/models/gpt2",
                                  .targets = targets,
                                  .n_targets = 2},

@@ -1,6 +1,6 @@
 /*
- * test_safetensors.c -- what is written reads back; every kind of damage has its own message;
- * random damage to a header never does harm.
+ * test_safetensors.c -- what is written reads back, from one file or several; every kind of damage
+ * has its own message; random damage to a header never does harm.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -87,6 +87,7 @@ static void test_round_trip(void **state)
         assert_non_null(hf_find_tensor(st, "ln_f.weight"));
         assert_non_null(hf_find_tensor(st, "transformer.ln_f.weight"));
         assert_non_null(hf_find_tensor(st, "transformer.h.0.w"));
+        assert_null(hf_find_tensor(st, "model.h.0.x"));
         assert_null(hf_find_tensor(st, "h.1.w"));
         safetensors_close(st);
     }
@@ -254,6 +255,114 @@ static void test_foreign_type_is_not_read(void **state)
     files_remove_dir(dir);
 }
 
+/* ---- shards ------------------------------------------------------------------------------- */
+
+static const struct st_entry shard_1[] = {
+    {.name = "a", .dtype = DTYPE_f32, .shape = {1, {3}}, .data = weights},
+    {.name = "b", .dtype = DTYPE_bf16, .shape = {1, {2}}, .data = halves}};
+static const struct st_entry shard_2[] = {
+    {.name = "c", .dtype = DTYPE_f32, .shape = {1, {2}}, .data = weights + 3}};
+
+#define ONE          "model-00001-of-00002.safetensors"
+#define TWO          "model-00002-of-00002.safetensors"
+#define INDEX        "model.safetensors.index.json"
+#define MAP(a, b, c) "{\"weight_map\": {\"a\": \"" a "\", \"b\": \"" b "\", \"c\": \"" c "\"}}"
+
+static void write_shards(const char *dir)
+{
+    struct snug_error err = {0};
+    assert_int_equal(
+        safetensors_write(files_path(dir, ONE), shard_1, 2, NULL, NULL, NULL, NULL, &err), SNUG_OK);
+    assert_int_equal(
+        safetensors_write(files_path(dir, TWO), shard_2, 1, NULL, NULL, NULL, NULL, &err), SNUG_OK);
+}
+
+static void test_shards(void **state)
+{
+    char dir[FILES_PATH_MAX];
+    struct safetensors *st;
+    struct snug_error err = {0};
+    bool found;
+    float c[2];
+    uint16_t b[2];
+    (void)state;
+    files_make_dir(dir);
+    assert_int_equal(safetensors_has_model(dir, &found, &err), SNUG_OK);
+    assert_false(found);
+    write_shards(dir);
+    files_write_text(dir, INDEX, MAP(ONE, ONE, TWO));
+    assert_int_equal(safetensors_has_model(dir, &found, &err), SNUG_OK);
+    assert_true(found);
+    assert_int_equal(safetensors_open_folder(dir, &st, &err), SNUG_OK);
+    assert_int_equal(safetensors_count(st), 3);
+    const struct st_entry *entry = safetensors_find(st, "c");
+    assert_non_null(entry);
+    assert_non_null(strstr(safetensors_path(st), INDEX));
+    assert_non_null(strstr(safetensors_path_of(st, entry), TWO));
+    assert_int_equal(safetensors_read(st, entry, c, &err), SNUG_OK);
+    assert_memory_equal(c, weights + 3, sizeof c);
+    assert_int_equal(safetensors_read(st, safetensors_find(st, "b"), b, &err), SNUG_OK);
+    assert_memory_equal(b, halves, sizeof b);
+    assert_null(safetensors_find(st, "d"));
+    safetensors_close(st);
+
+    write_sample(files_path(dir, "model.safetensors")); /* one file goes before shards */
+    assert_int_equal(safetensors_open_folder(dir, &st, &err), SNUG_OK);
+    assert_int_equal(safetensors_count(st), LENGTH(entries));
+    safetensors_close(st);
+    files_remove_dir(dir);
+}
+
+/* An index from elsewhere names only files of its own folder, and says where each tensor is. */
+static void test_bad_index(void **state)
+{
+    static const struct {
+        const char *name, *index, *words;
+    } cases[] = {
+        {"not JSON", "{", "not valid JSON"},
+        {"a list", "[]", "must contain a JSON object"},
+        {"no map", "{\"metadata\": {}}", "\"weight_map\" is missing"},
+        {"map is a list", "{\"weight_map\": []}", "\"weight_map\" must be an object"},
+        {"a number", "{\"weight_map\": {\"a\": 1}}", "tensor \"a\": \"\" is not the name"},
+        {"parent folder", MAP("../" ONE, ONE, TWO), "\"../" ONE "\" is not the name"},
+        {"absolute", MAP("/etc/x.safetensors", ONE, TWO), "\"/etc/x.safetensors\" is not the"},
+        {"below", MAP("sub/x.safetensors", ONE, TWO), "\"sub/x.safetensors\" is not the name"},
+        {"hidden", MAP("..safetensors", ONE, TWO), "\"..safetensors\" is not the name"},
+        {"empty", MAP("", ONE, TWO), "\"\" is not the name"},
+        {"another kind", MAP("config.json", ONE, TWO), "\"config.json\" is not the name"},
+        {"no such shard", MAP(ONE, ONE, "model-3.safetensors"), "model-3.safetensors: cannot open"},
+        {"wrong shard", MAP(ONE, TWO, TWO), "tensor \"b\" is not in " TWO},
+        {"no such tensor", "{\"weight_map\": {\"a\": \"" ONE "\", \"d\": \"" ONE "\"}}",
+         "tensor \"d\" is not in " ONE},
+        {"a tensor too many", "{\"weight_map\": {\"a\": \"" ONE "\", \"c\": \"" TWO "\"}}",
+         "tensor \"b\" of "},
+        {"twice in the index", "{\"weight_map\": {\"a\": \"" ONE "\", \"a\": \"" TWO "\"}}",
+         "duplicate"},
+        {"in two shards", MAP(ONE, ONE, TWO), "tensor \"a\" is in two files, "},
+    };
+    char dir[FILES_PATH_MAX], inside[FILES_PATH_MAX];
+    (void)state;
+    files_make_dir(dir);
+    files_make_subdir(dir, "inside");
+    write_shards(dir);
+    snprintf(inside, sizeof inside, "%s", files_path(dir, "inside"));
+    write_shards(inside);
+    for (size_t i = 0; i < LENGTH(cases); i++) {
+        struct safetensors *st;
+        struct snug_error err = {0};
+        if (strcmp(cases[i].name, "in two shards") == 0)
+            assert_int_equal(safetensors_write(files_path(inside, TWO),
+                                               (struct st_entry[]){shard_1[0], shard_2[0]}, 2, NULL,
+                                               NULL, NULL, NULL, &err),
+                             SNUG_OK);
+        files_write_text(inside, INDEX, cases[i].index);
+        enum snug_status status = safetensors_open_folder(inside, &st, &err);
+        if (status != SNUG_BAD_FILE || strstr(err.message, cases[i].words) == NULL || st != NULL)
+            fail_msg("case '%s': status %d, '%s'", cases[i].name, status, err.message);
+    }
+    files_remove_dir(dir);
+}
+
 /* Opens a damaged copy and reads all that the index says is there. */
 static bool survives(const char *path)
 {
@@ -314,6 +423,8 @@ int main(void)
         cmocka_unit_test(test_damage),
         cmocka_unit_test(test_bad_length),
         cmocka_unit_test(test_foreign_type_is_not_read),
+        cmocka_unit_test(test_shards),
+        cmocka_unit_test(test_bad_index),
         cmocka_unit_test(test_random_damage),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
