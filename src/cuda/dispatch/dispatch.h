@@ -25,6 +25,7 @@
     X(lm_head)           \
     X(elementwise)       \
     X(norm)              \
+    X(rope)              \
     X(embedding)         \
     X(loss)              \
     X(dropout)           \

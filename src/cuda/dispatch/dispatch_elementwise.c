@@ -1,7 +1,9 @@
 /*
- * dispatch_elementwise.c -- act, act_grad, add, scale, cast and accumulate with elementwise.cu.
+ * dispatch_elementwise.c -- act, act_grad, add, scale, cast and accumulate with elementwise.cu;
+ * swiglu and its gradient with swiglu.cu.
  */
 #include "cuda/kernels/elementwise.h"
+#include "cuda/kernels/swiglu.h"
 #include "cuda/dispatch/dispatch.h"
 
 static bool supports(const struct program *prog, const struct op *op)
@@ -64,6 +66,25 @@ static enum snug_status run_accumulate(const struct kernel_call *call, struct sn
     return cuda_done(call, error, err);
 }
 
+static enum snug_status run_swiglu(const struct kernel_call *call, struct snug_error *err)
+{
+    return cuda_done(call,
+                     cuda_swiglu(cuda_elems(&call->out[0]), cuda_array_of(&call->in[0]),
+                                 cuda_array_of(&call->in[1]), cuda_array_of(&call->out[0]),
+                                 call->stream),
+                     err);
+}
+
+static enum snug_status run_swiglu_grad(const struct kernel_call *call, struct snug_error *err)
+{
+    return cuda_done(call,
+                     cuda_swiglu_grad(cuda_elems(&call->in[0]), cuda_array_of(&call->in[0]),
+                                      cuda_array_of(&call->in[1]), cuda_array_of(&call->in[2]),
+                                      cuda_array_of(&call->out[0]), cuda_array_of(&call->out[1]),
+                                      call->stream),
+                     err);
+}
+
 CUDA_KERNELS(elementwise) = {
     {.kind = OP_act, .name = "cuda", .supports = supports, .run = run_act},
     {.kind = OP_act_grad, .name = "cuda", .supports = supports, .run = run_act_grad},
@@ -71,5 +92,7 @@ CUDA_KERNELS(elementwise) = {
     {.kind = OP_scale, .name = "cuda", .supports = supports, .run = run_scale},
     {.kind = OP_cast, .name = "cuda", .supports = supports, .run = run_cast},
     {.kind = OP_accumulate, .name = "cuda", .supports = supports, .run = run_accumulate},
+    {.kind = OP_swiglu, .name = "cuda", .supports = supports, .run = run_swiglu},
+    {.kind = OP_swiglu_grad, .name = "cuda", .supports = supports, .run = run_swiglu_grad},
 };
 CUDA_KERNELS_END(elementwise)

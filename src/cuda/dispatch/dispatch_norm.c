@@ -1,5 +1,5 @@
 /*
- * dispatch_norm.c -- layernorm, add_layernorm and their gradient with norm.cu.
+ * dispatch_norm.c -- layernorm, rmsnorm, each also after an add, and their gradients with norm.cu.
  */
 #include "cuda/dispatch/dropout_args.h"
 #include "cuda/kernels/norm.h"
@@ -29,14 +29,24 @@ static bool supports_rows(const struct program *prog, const struct op *op, unsig
     return true;
 }
 
-static bool supports(const struct program *prog, const struct op *op)
+static bool supports_layernorm(const struct program *prog, const struct op *op)
 {
     return supports_rows(prog, op, 0, 6, 0);
 }
 
-static bool supports_add(const struct program *prog, const struct op *op)
+static bool supports_add_layernorm(const struct program *prog, const struct op *op)
 {
     return supports_rows(prog, op, 0, 12, 0);
+}
+
+static bool supports_rmsnorm(const struct program *prog, const struct op *op)
+{
+    return supports_rows(prog, op, 0, 2, 0);
+}
+
+static bool supports_add_rmsnorm(const struct program *prog, const struct op *op)
+{
+    return supports_rows(prog, op, 0, 4, 0);
 }
 
 static bool sums_dx(const struct op *op)
@@ -44,9 +54,14 @@ static bool sums_dx(const struct op *op)
     return op_column_sums(op) != TENSOR_NONE;
 }
 
-static bool supports_grad(const struct program *prog, const struct op *op)
+static bool supports_layernorm_grad(const struct program *prog, const struct op *op)
 {
     return supports_rows(prog, op, 24, 0, 14) && (!sums_dx(op) || op->out[0] != TENSOR_NONE);
+}
+
+static bool supports_rmsnorm_grad(const struct program *prog, const struct op *op)
+{
+    return supports_rows(prog, op, 8, 0, 2);
 }
 
 /* Nearly free: dx is in registers, like the operands of the other column sums. */
@@ -56,20 +71,21 @@ static bool sums_columns(const struct program *prog, const struct op *op)
     return sums_dx(op);
 }
 
-static struct cuda_norm norm_of(const struct kernel_call *call)
+/* Input k is gamma. */
+static struct cuda_norm norm_of(const struct kernel_call *call, int k)
 {
-    const struct shape *x = &call->in[0].tensor->shape;
-    return (struct cuda_norm){.n_rows = shape_rows(x),
-                              .width = (int)shape_last(x),
+    int64_t width = cuda_elems(&call->in[k]);
+    return (struct cuda_norm){.n_rows = cuda_elems(&call->in[0]) / width,
+                              .width = (int)width,
                               .dtype = call->in[0].tensor->dtype,
                               .eps = (float)attrs_of(call->op, norm)->eps,
-                              .a = call->in[0].data};
+                              .a = call->in[0].data,
+                              .gamma = call->in[k].data};
 }
 
 static enum snug_status run_layernorm(const struct kernel_call *call, struct snug_error *err)
 {
-    struct cuda_norm norm = norm_of(call);
-    norm.gamma = call->in[1].data;
+    struct cuda_norm norm = norm_of(call, 1);
     norm.beta = call->in[2].data;
     norm.y = call->out[0].data;
     norm.mean = call->out[1].data;
@@ -79,9 +95,8 @@ static enum snug_status run_layernorm(const struct kernel_call *call, struct snu
 
 static enum snug_status run_add_layernorm(const struct kernel_call *call, struct snug_error *err)
 {
-    struct cuda_norm norm = norm_of(call);
+    struct cuda_norm norm = norm_of(call, 2);
     norm.b = call->in[1].data;
-    norm.gamma = call->in[2].data;
     norm.beta = call->in[3].data;
     norm.sum = call->out[0].data;
     norm.y = call->out[1].data;
@@ -91,43 +106,89 @@ static enum snug_status run_add_layernorm(const struct kernel_call *call, struct
     return cuda_done(call, cuda_norm(&norm, call->stream), err);
 }
 
+static enum snug_status run_rmsnorm(const struct kernel_call *call, struct snug_error *err)
+{
+    struct cuda_norm norm = norm_of(call, 1);
+    norm.y = call->out[0].data;
+    norm.rstd = call->out[1].data;
+    return cuda_done(call, cuda_norm(&norm, call->stream), err);
+}
+
+static enum snug_status run_add_rmsnorm(const struct kernel_call *call, struct snug_error *err)
+{
+    struct cuda_norm norm = norm_of(call, 2);
+    norm.b = call->in[1].data;
+    norm.sum = call->out[0].data;
+    norm.y = call->out[1].data;
+    norm.rstd = call->out[2].data;
+    norm.dropout = cuda_dropout_of(call, 3);
+    return cuda_done(call, cuda_norm(&norm, call->stream), err);
+}
+
 static size_t grad_bytes(const struct program *prog, const struct op *op,
                          const struct device_facts *facts)
 {
-    const struct shape *x = &program_tensor(prog, op->in[1])->shape;
+    int64_t width = tensor_elems(prog, op->in[2]), n_rows = tensor_elems(prog, op->in[1]) / width;
+    int n_sums = op->kind == OP_rmsnorm_grad ? 1 : sums_dx(op) ? 3 : 2;
     (void)facts;
-    return (size_t)cuda_norm_parts(shape_rows(x), shape_last(x), sums_dx(op)) * sizeof(float);
+    return (size_t)cuda_norm_parts(n_rows, width, n_sums) * sizeof(float);
 }
 
-static enum snug_status run_grad(const struct kernel_call *call, struct snug_error *err)
+static struct cuda_norm_grad grad_of(const struct kernel_call *call)
 {
-    const struct shape *x = &call->in[1].tensor->shape;
-    struct cuda_norm_grad grad = {.n_rows = shape_rows(x),
-                                  .width = (int)shape_last(x),
-                                  .dtype = call->in[1].tensor->dtype,
-                                  .dy = call->in[0].data,
-                                  .x = call->in[1].data,
-                                  .gamma = call->in[2].data,
-                                  .mean = call->in[3].data,
-                                  .rstd = call->in[4].data,
-                                  .r = call->in[5].data,
-                                  .dx = call->out[0].data,
-                                  .dgamma = cuda_array_of(&call->out[1]),
-                                  .dbeta = cuda_array_of(&call->out[2]),
-                                  .dsum = cuda_array_of(&call->out[3]),
-                                  .add = call->add,
-                                  .parts = call->work};
+    int64_t width = cuda_elems(&call->in[2]);
+    return (struct cuda_norm_grad){.n_rows = cuda_elems(&call->in[1]) / width,
+                                   .width = (int)width,
+                                   .dtype = call->in[1].tensor->dtype,
+                                   .dy = call->in[0].data,
+                                   .x = call->in[1].data,
+                                   .gamma = call->in[2].data,
+                                   .dx = call->out[0].data,
+                                   .dgamma = cuda_array_of(&call->out[1]),
+                                   .add = call->add,
+                                   .parts = call->work};
+}
+
+static enum snug_status run_layernorm_grad(const struct kernel_call *call, struct snug_error *err)
+{
+    struct cuda_norm_grad grad = grad_of(call);
+    grad.mean = call->in[3].data;
+    grad.rstd = call->in[4].data;
+    grad.r = call->in[5].data;
+    grad.dbeta = cuda_array_of(&call->out[2]);
+    grad.dsum = cuda_array_of(&call->out[3]);
+    return cuda_done(call, cuda_norm_grad(&grad, call->stream), err);
+}
+
+static enum snug_status run_rmsnorm_grad(const struct kernel_call *call, struct snug_error *err)
+{
+    struct cuda_norm_grad grad = grad_of(call);
+    grad.rstd = call->in[3].data;
+    grad.r = call->in[4].data;
     return cuda_done(call, cuda_norm_grad(&grad, call->stream), err);
 }
 
 CUDA_KERNELS(norm) = {
-    {.kind = OP_layernorm, .name = "cuda", .supports = supports, .run = run_layernorm},
-    {.kind = OP_add_layernorm, .name = "cuda", .supports = supports_add, .run = run_add_layernorm},
+    {.kind = OP_layernorm, .name = "cuda", .supports = supports_layernorm, .run = run_layernorm},
+    {.kind = OP_add_layernorm,
+     .name = "cuda",
+     .supports = supports_add_layernorm,
+     .run = run_add_layernorm},
     {.kind = OP_layernorm_grad,
      .name = "cuda",
-     .supports = supports_grad,
+     .supports = supports_layernorm_grad,
      .sums_columns = sums_columns,
      .workspace_bytes = grad_bytes,
-     .run = run_grad},
+     .run = run_layernorm_grad},
+    {.kind = OP_rmsnorm, .name = "cuda", .supports = supports_rmsnorm, .run = run_rmsnorm},
+    {.kind = OP_add_rmsnorm,
+     .name = "cuda",
+     .supports = supports_add_rmsnorm,
+     .run = run_add_rmsnorm},
+    {.kind = OP_rmsnorm_grad,
+     .name = "cuda",
+     .supports = supports_rmsnorm_grad,
+     .workspace_bytes = grad_bytes,
+     .run = run_rmsnorm_grad},
 };
 CUDA_KERNELS_END(norm)
