@@ -197,6 +197,8 @@ static bool read_fill_word(const struct builder *b, char *word, struct fill *fil
     const char *text = equals + 1;
     if (strcmp(word, "below") == 0)
         return read_size(b, text, &fill->below);
+    if (strcmp(word, "documents") == 0)
+        return read_size(b, text, &fill->documents);
     int64_t size;
     double value = read_size(b, text, &size) ? (double)size : strtod(text, NULL);
     for (int i = 0; fill->is_scalars && i < SCALAR_COUNT; i++)
@@ -395,6 +397,7 @@ void opcase_fill(const struct opcase *c, tensor_id id, void *data, uint64_t stre
     const struct tensor *tensor = program_tensor(&c->prog, id);
     const struct fill *fill = &c->fills[id];
     stream += rng_hash_string(tensor->name);
+    int64_t start = 0; /* of the document */
     for (int64_t i = 0, n = shape_elems(&tensor->shape); i < n; i++) {
         uint64_t at = (uint64_t)i;
         double value;
@@ -402,7 +405,12 @@ void opcase_fill(const struct opcase *c, tensor_id id, void *data, uint64_t stre
             value = fill->scalars[i];
         else if (fill->below > 0)
             value = (double)(rng_u64(c->seed, stream, at) % (uint64_t)fill->below);
-        else
+        else if (fill->documents > 0) {
+            int64_t position = i % shape_last(&tensor->shape);
+            if (position == 0 || rng_u64(c->seed, stream, at) % (uint64_t)fill->documents == 0)
+                start = position;
+            value = (double)start;
+        } else
             value = rng_normal(c->seed, stream, at) * fill->scale + fill->shift;
         if (fill->positive && value < 0)
             value = -value;

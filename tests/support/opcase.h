@@ -10,6 +10,7 @@
  *     in x float B,T,I                   dtype: float (the one under test), f32, f64, i32
  *     in w float O,I scale=0.1           normal values: scale, shift, positive; i32: below=V
  *     in dy float B,T,O
+ *     in starts i32 B,T documents=20     where each position's document begins; their mean length
  *     in s scalars lr=0.1                the scalar table
  *     y pre = linear x w _ act=gelu      shapes follow from the op's rule; _: left out
  *     dp = act_grad dy pre act=gelu
@@ -29,7 +30,7 @@
  * differently. */
 enum case_use { CASE_sizes, CASE_small, CASE_time, CASE_USES };
 
-enum { MAX_CASE_LINES = 40, MAX_CASE_PAIRS = 8, MAX_CASES = 96 };
+enum { MAX_CASE_LINES = 40, MAX_CASE_PAIRS = 8, MAX_CASES = 128 };
 
 struct case_text {
     const char *name;
@@ -52,7 +53,7 @@ void case_list_free(struct case_list *list);
 struct fill { /* the values of an input */
     bool is_input, positive, is_scalars;
     double scale, shift;
-    int64_t below;
+    int64_t below, documents;
     double scalars[SCALAR_COUNT];
 };
 

@@ -1,5 +1,5 @@
 /*
- * amx_attention.c -- self-attention, causal or not, and its gradient for bf16 on AMX tiles.
+ * amx_attention.c -- attention and its gradient for bf16 on AMX tiles.
  *
  * The algorithm is that of simd_attention.h, on strips of 32 keys and strips of 32 queries: all
  * matmuls multiply two strips (amx_panels.h) into a 32 x 32 square.  Scores are transposed, with a
@@ -9,6 +9,9 @@
  *   forward, by strip of queries      S^T = K Q^T     O^T += V^T P^T
  *   backward, by block of keys        S^T = K Q^T     dP^T = V dY^T
  *                                     dV += P^T dY    dK += dS^T Q    dQ^T += K^T dS^T
+ *
+ * Strips of keys that no query of a strip sees are skipped.  If several heads read the same k and v,
+ * one thread processes them in order and accumulates dK and dV of all keys.
  *
  * P and dS are rounded to bf16 when they become operands; sums over them are fp32.  A row of P^T or
  * dS^T interleaves queries i and i + 16, because that takes a shift instead of a shuffle; dY and Q
@@ -35,9 +38,9 @@
 /* ---- forward ------------------------------------------------------------------------------- */
 
 struct forward {
-    const struct attention_bf16 *shape;
+    const struct attention_view *view;
     struct attention_bf16_plan plan;
-    const uint16_t *qkv;
+    const struct attention_bf16_qkv *qkv;
     uint16_t *y;
     float *lse;
     float factor; /* turns scores into exponents of 2 */
@@ -49,6 +52,8 @@ struct forward_part {
     uint16_t *weights;              /* P^T as an operand, for key strips not yet multiplied by V */
     float *sums;                    /* O^T: n_wide squares */
     float top[STRIP], total[STRIP]; /* per query: about the largest exponent; sum of weights */
+    int64_t packed_head;            /* the head of k and v that is packed, or -1 */
+    int64_t n_key_strips;           /* of it */
 };
 
 static void *part_at(void *work, size_t part_bytes, int part, size_t offset)
@@ -58,12 +63,12 @@ static void *part_at(void *work, size_t part_bytes, int part, size_t offset)
 
 /* O^T += V^T P^T for the key strips [first, end), or = for the first ones. */
 static void add_values(struct tiles *tiles, const struct forward *f, struct forward_part *w,
-                       int64_t first, int64_t end)
+                       int64_t first, int64_t end, bool add)
 {
     for (int64_t i = 0; i < f->plan.n_wide; i++)
         multiply_strips(tiles, end - first,
-                        w->v_t + (i * f->plan.n_strips + first) * STRIP_DEPTH_ELEMS, w->weights,
-                        w->sums + i * SQUARE, STRIP, first > 0);
+                        w->v_t + (i * w->n_key_strips + first) * STRIP_DEPTH_ELEMS, w->weights,
+                        w->sums + i * SQUARE, STRIP, add);
 }
 
 /* Finds the largest exponent of each query.  Returns whether one is so far above `top` that it must
@@ -132,55 +137,93 @@ static void soften(const float *scores, float factor, const float *top, float *t
         soften_by(scores, factor, top, total, mask, weights);
 }
 
-static void finish_strip(const struct forward *f, struct forward_part *w, int64_t head,
-                         int64_t first)
+/* A query that sees no key has y = 0 and lse = -inf. */
+static void finish_strip(const struct forward *f, struct forward_part *w,
+                         const struct sequence *sequence, int64_t head, int64_t first)
 {
-    const struct attention_bf16 *shape = f->shape;
-    int64_t n = least(STRIP, shape->n_time - first), row_elems = shape->n_heads * shape->depth;
-    float *lse = f->lse + head * shape->n_time + first;
+    const struct attention_view *view = f->view;
+    struct head_columns y = head_columns_y(view, head);
+    int64_t n = least(STRIP, sequence->n_queries - first);
+    float *lse = f->lse + head_query(view, head, first);
     float factor[STRIP];
     for (int q = 0; q < STRIP; q++)
         factor[q] = 1.0f / w->total[q];
-    for (int64_t q = 0; q < n; q++)
+    for (int64_t q = 0; q < n; q++) {
         lse[q] = w->top[q] * LN_2 + logf(w->total[q]);
-    store_transposed(w->sums, factor, n, shape->depth, row_elems,
-                     f->y + y_begin(shape, head) + first * row_elems);
+        if (sees_nothing(sequence, first + q)) {
+            factor[q] = 0.0f; /* of a sum of zeros */
+            lse[q] = -INFINITY;
+        }
+    }
+    store_transposed(w->sums, factor, n, view->sizes.depth, y.row_elems,
+                     f->y + y.begin + first * y.row_elems);
+}
+
+/* Finds the sums of weights, and of weighted values, over the strips of keys in the span. */
+static void attend(struct tiles *tiles, const struct forward *f, struct forward_part *w,
+                   const struct sequence *sequence, const struct key_span *span, int64_t head,
+                   int64_t strip)
+{
+    int64_t n_wide = f->plan.n_wide, begin = span->begin / STRIP;
+    int64_t last = gemm_bf16_strips(span->end) - 1, done = begin; /* strips already in the sums */
+    multiply_strips(tiles, n_wide, w->k + begin * n_wide * STRIP_DEPTH_ELEMS, w->q_t,
+                    w->scores + begin % 2 * SQUARE, STRIP, false);
+    for (int64_t i = begin; i <= last; i++) {
+        float *scores = w->scores + i % 2 * SQUARE, largest[STRIP], mask[SQUARE];
+        if (i < last)
+            multiply_strips(tiles, n_wide, w->k + (i + 1) * n_wide * STRIP_DEPTH_ELEMS, w->q_t,
+                            w->scores + (i + 1) % 2 * SQUARE, STRIP, false);
+        hide(sequence, span, i, strip, scores);
+        if (find_largest(scores, f->factor, w->top, largest)) {
+            if (i > done)
+                add_values(tiles, f, w, done, i, done > begin);
+            done = i;
+            raise_top(f, w, largest, i > begin);
+        }
+        uint16_t *weights = w->weights + (i - done) * STRIP_DEPTH_ELEMS;
+        soften(scores, f->factor, w->top, w->total, mask_of(f->view, head, i, strip, mask),
+               (uint32_t *)(void *)weights);
+        if (i + 1 - done == ATTENTION_BF16_PANEL || i == last) {
+            add_values(tiles, f, w, done, i + 1, done > begin);
+            done = i + 1;
+        }
+    }
 }
 
 static void forward_strip(struct tiles *tiles, const struct forward *f, struct forward_part *w,
                           int64_t head, int64_t strip)
 {
-    struct rows16 q = head_of_qkv(f->shape, f->qkv, head, THIRD_q);
-    int64_t n_wide = f->plan.n_wide, done = 0; /* key strips already in the sums */
-    int64_t last = f->shape->causal ? strip : f->plan.n_strips - 1;
+    const struct attention_view *view = f->view;
+    struct sequence sequence = sequence_of_head(view, head);
+    struct key_span span = span_of_strip(&sequence, strip);
+    struct rows16 q =
+        rows16(f->qkv->q, head_columns_q(view, head), sequence.n_queries, view->sizes.depth);
     struct packing q_t = along_depth(&q, strip * STRIP, STRIP, true, w->q_t);
     pack_all(&q_t, 1);
     for (int i = 0; i < STRIP; i++) {
-        w->top[i] = -FLT_MAX;
+        w->top[i] = NO_TOP;
         w->total[i] = 0.0f;
     }
-    multiply_strips(tiles, n_wide, w->k, w->q_t, w->scores, STRIP, false);
-    for (int64_t i = 0; i <= last; i++) {
-        float *scores = w->scores + i % 2 * SQUARE, largest[STRIP], mask[SQUARE];
-        if (i < last)
-            multiply_strips(tiles, n_wide, w->k + (i + 1) * n_wide * STRIP_DEPTH_ELEMS, w->q_t,
-                            w->scores + (i + 1) % 2 * SQUARE, STRIP, false);
-        hide(f->shape, i, strip, scores);
-        if (find_largest(scores, f->factor, w->top, largest)) {
-            if (i > done)
-                add_values(tiles, f, w, done, i);
-            done = i;
-            raise_top(f, w, largest, i > 0);
-        }
-        uint16_t *weights = w->weights + (i - done) * STRIP_DEPTH_ELEMS;
-        soften(scores, f->factor, w->top, w->total, mask_of(f->shape, head, i, strip, mask),
-               (uint32_t *)(void *)weights);
-        if (i + 1 - done == ATTENTION_BF16_PANEL || i == last) {
-            add_values(tiles, f, w, done, i + 1);
-            done = i + 1;
-        }
-    }
-    finish_strip(f, w, head, strip * STRIP);
+    if (span.begin < span.end)
+        attend(tiles, f, w, &sequence, &span, head, strip);
+    else
+        memset(w->sums, 0, f32_bytes(f->plan.n_wide * SQUARE));
+    finish_strip(f, w, &sequence, head, strip * STRIP);
+}
+
+static void pack_head(const struct forward *f, struct forward_part *w, int64_t head)
+{
+    const struct attention_view *view = f->view;
+    int64_t kv_head = head / view->group, n_keys = sequence_of_head(view, head).n_keys;
+    if (w->packed_head == kv_head)
+        return;
+    struct rows16 k = rows16(f->qkv->k, head_columns_k(view, kv_head), n_keys, view->sizes.depth);
+    struct rows16 v = rows16(f->qkv->v, head_columns_v(view, kv_head), n_keys, view->sizes.depth);
+    pack_all((struct packing[]){along_depth(&k, 0, n_keys, false, w->k),
+                                along_time(&v, 0, n_keys, false, w->v_t)},
+             2);
+    w->packed_head = kv_head;
+    w->n_key_strips = gemm_bf16_strips(n_keys);
 }
 
 /* Each thread takes the next job when free: the cores of a shared host are not equally fast. */
@@ -192,41 +235,30 @@ static void forward_part(const struct forward *f, int part, atomic_llong *next, 
                              .q_t = part_at(work, plan->part_bytes, part, plan->q_t),
                              .scores = part_at(work, plan->part_bytes, part, plan->scores),
                              .weights = part_at(work, plan->part_bytes, part, plan->weights),
-                             .sums = part_at(work, plan->part_bytes, part, plan->sums)};
-    int64_t n_jobs = f->shape->n_batch * f->shape->n_heads * plan->n_slices;
-    int64_t job, packed = -1;
+                             .sums = part_at(work, plan->part_bytes, part, plan->sums),
+                             .packed_head = -1};
+    int64_t n_jobs = f->view->sizes.n_batch * f->view->sizes.heads * plan->n_slices;
+    int64_t job;
     struct tiles tiles;
     tiles_begin(&tiles);
     while ((job = atomic_fetch_add(next, 1)) < n_jobs) {
         int64_t head = job / plan->n_slices;
-        if (head != packed) {
-            struct rows16 k = head_of_qkv(f->shape, f->qkv, head, THIRD_k);
-            struct rows16 v = head_of_qkv(f->shape, f->qkv, head, THIRD_v);
-            pack_all((struct packing[]){along_depth(&k, 0, k.n_time, false, w.k),
-                                        along_time(&v, 0, v.n_time, false, w.v_t)},
-                     2);
-            packed = head;
-        }
+        pack_head(f, &w, head);
         for (int64_t i = job % plan->n_slices; i < plan->n_strips; i += plan->n_slices)
             forward_strip(&tiles, f, &w, head, i);
     }
     tiles_end(&tiles);
 }
 
-static float scale_of(const struct attention_bf16 *shape)
+static void forward(const struct attention_view *view, int threads,
+                    const struct attention_bf16_qkv *qkv, uint16_t *y, float *lse, void *work)
 {
-    return (float)(1.0 / sqrt((double)shape->depth));
-}
-
-static void forward(const struct attention_bf16 *shape, int threads, const uint16_t *qkv,
-                    uint16_t *y, float *lse, void *work)
-{
-    struct forward f = {.shape = shape,
-                        .plan = attention_bf16_plan(shape, threads),
+    struct forward f = {.view = view,
+                        .plan = attention_bf16_plan(view, threads),
                         .qkv = qkv,
                         .y = y,
                         .lse = lse,
-                        .factor = scale_of(shape) * LOG2_E};
+                        .factor = view->scale * LOG2_E};
     atomic_llong next;
     atomic_init(&next, 0);
 #pragma omp parallel for schedule(static) num_threads(f.plan.n_parts)
@@ -237,11 +269,12 @@ static void forward(const struct attention_bf16 *shape, int threads, const uint1
 /* ---- backward ------------------------------------------------------------------------------ */
 
 struct backward {
-    const struct attention_bf16 *shape;
+    const struct attention_view *view;
     struct attention_bf16_grad_plan plan;
-    const uint16_t *dy, *qkv, *y;
+    const uint16_t *dy, *y;
+    const struct attention_bf16_qkv *qkv;
+    const struct attention_bf16_dqkv *dqkv;
     const float *lse;
-    uint16_t *dqkv;
     float scale, factor; /* factor turns scores into exponents of 2 */
 };
 
@@ -254,24 +287,15 @@ struct backward_part {
     uint16_t *slopes_t;         /* dS^T as B: [queries][ATTENTION_BF16_KEYS] */
 };
 
-/* A block of key strips and query strips. */
-struct strip_block {
-    struct range keys, queries;
-    int64_t head;
-    bool causal;
-};
-
-static bool sees(const struct strip_block *m, int64_t query_strip, int64_t key_strip)
-{
-    return !m->causal || query_strip >= key_strip;
-}
-
 /* Computes delta_t = dy_t . y_t and copies lse, padded with zeros: missing queries get weights of 1
- * and dS of 0, and are multiplied with rows of zeros. */
+ * and dS of 0, and are multiplied with rows of zeros.  Queries that see nothing (lse = -inf) get 0
+ * too: then all weights become 0. */
 static void prepare_queries(const struct backward *b, int64_t head, struct backward_part *w)
 {
-    struct rows16 dy = head_of_y(b->shape, b->dy, head), y = head_of_y(b->shape, b->y, head);
-    const float *lse = b->lse + head * dy.n_time;
+    int64_t n_queries = b->view->sizes.n_queries, depth = b->view->sizes.depth;
+    struct rows16 dy = rows16(b->dy, head_columns_y(b->view, head), n_queries, depth);
+    struct rows16 y = rows16(b->y, head_columns_y(b->view, head), n_queries, depth);
+    const float *lse = b->lse + head_query(b->view, head, 0);
     for (int64_t t = 0; t < b->plan.n_strips * STRIP; t++) {
         struct lanes sum = lanes_all(0.0f);
         for (int64_t d = 0; d < dy.depth && t < dy.n_time; d += TILE_SIDE) {
@@ -281,7 +305,7 @@ static void prepare_queries(const struct backward *b, int64_t head, struct backw
             sum = lanes_add(sum, lanes_multiply(slope, value));
         }
         w->delta[t] = lanes_sum(sum);
-        w->lse[t] = t < dy.n_time ? lse[t] * LOG2_E : 0.0f;
+        w->lse[t] = t < dy.n_time && lse[t] > -INFINITY ? lse[t] * LOG2_E : 0.0f;
     }
 }
 
@@ -349,34 +373,23 @@ static void find_scores(struct tiles *tiles, const struct backward *b, struct ba
                     STRIP, false);
 }
 
-/* Advances to the next pair of strips that see each other.  Returns false after the last. */
-static bool next_pair(const struct strip_block *m, int64_t *key, int64_t *query)
-{
-    do
-        if (++*query == m->queries.end) {
-            *query = m->queries.begin;
-            ++*key;
-        }
-    while (*key < m->keys.end && !sees(m, *query, *key));
-    return *key < m->keys.end;
-}
-
 static void find_operands(struct tiles *tiles, const struct backward *b, struct backward_part *w,
                           const struct strip_block *m)
 {
-    int64_t key = m->keys.begin, query = m->queries.begin;
+    int64_t key = m->keys.begin, query = m->seen_by[0].begin - 1;
     float *scores = w->scores, *others = w->scores + 2 * SQUARE, mask[SQUARE];
-    find_scores(tiles, b, w, 0, query, scores);
+    next_pair(m, &key, &query);
+    find_scores(tiles, b, w, key - m->keys.begin, query, scores);
     for (bool more = true; more;) {
         int64_t now_key = key, now_query = query;
         more = next_pair(m, &key, &query);
         if (more)
             find_scores(tiles, b, w, key - m->keys.begin, query, others);
-        hide(b->shape, now_key, now_query, scores);
         int64_t i = now_key - m->keys.begin, j = now_query - m->queries.begin;
+        hide(m->sequence, &m->spans[j], now_key, now_query, scores);
         int64_t as_a = (i * ATTENTION_BF16_QUERIES + j) * STRIP_DEPTH_ELEMS;
         int64_t as_b = (j * ATTENTION_BF16_KEYS + i) * STRIP_DEPTH_ELEMS;
-        find_slopes(scores, scores + SQUARE, mask_of(b->shape, m->head, now_key, now_query, mask),
+        find_slopes(scores, scores + SQUARE, mask_of(b->view, m->head, now_key, now_query, mask),
                     b->factor, w->lse + now_query * STRIP, w->delta + now_query * STRIP,
                     (uint32_t *)(void *)(w->weights + as_a), (uint32_t *)(void *)(w->slopes + as_a),
                     (uint32_t *)(void *)(w->slopes_t + as_b));
@@ -386,99 +399,145 @@ static void find_operands(struct tiles *tiles, const struct backward *b, struct 
     }
 }
 
-/* dV += P^T dY, dK += dS^T Q, dQ^T += K^T dS^T.  The first queries and the first keys use =. */
+/* dV += P^T dY, dK += dS^T Q, dQ^T += K^T dS^T.  The first queries and the first keys use =.  dk and
+ * dv are those of the block. */
 static void add_gradients(struct tiles *tiles, const struct backward *b, struct backward_part *w,
-                          const struct strip_block *m)
+                          const struct strip_block *m, float *dk, float *dv)
 {
     int64_t n_wide = b->plan.n_wide, n_strips = b->plan.n_strips;
-    for (int64_t key = m->keys.begin; key < m->keys.end; key++) {
-        int64_t i = key - m->keys.begin;
-        int64_t from = m->causal && key > m->queries.begin ? key : m->queries.begin;
+    for (int64_t i = 0; i < m->keys.end - m->keys.begin; i++) {
+        int64_t from = m->seen_by[i].begin, n = m->seen_by[i].end - from;
         int64_t a = (i * ATTENTION_BF16_QUERIES + from - m->queries.begin) * STRIP_DEPTH_ELEMS;
-        bool add = m->queries.begin > (m->causal ? m->keys.begin : 0);
-        for (int64_t d = 0; d < n_wide && from < m->queries.end; d++) {
-            int64_t other = (d * n_strips + from) * STRIP_DEPTH_ELEMS, n = m->queries.end - from;
-            float *dv = w->dv + (i * n_wide + d) * SQUARE, *dk = w->dk + (i * n_wide + d) * SQUARE;
-            multiply_strips(tiles, n, w->weights + a, w->dy + other, dv, STRIP, add);
-            multiply_strips(tiles, n, w->slopes + a, w->q + other, dk, STRIP, add);
+        float *dv_strip = dv + i * n_wide * SQUARE, *dk_strip = dk + i * n_wide * SQUARE;
+        if (n == 0 && !m->add) {
+            memset(dv_strip, 0, f32_bytes(n_wide * SQUARE));
+            memset(dk_strip, 0, f32_bytes(n_wide * SQUARE));
+        }
+        for (int64_t d = 0; d < n_wide && n > 0; d++) {
+            int64_t other = (d * n_strips + from) * STRIP_DEPTH_ELEMS;
+            multiply_strips(tiles, n, w->weights + a, w->dy + other, dv_strip + d * SQUARE, STRIP,
+                            m->add);
+            multiply_strips(tiles, n, w->slopes + a, w->q + other, dk_strip + d * SQUARE, STRIP,
+                            m->add);
         }
     }
     for (int64_t query = m->queries.begin; query < m->queries.end; query++) {
         int64_t j = query - m->queries.begin, n_keys = m->keys.end - m->keys.begin;
-        int64_t end = m->causal ? least(m->keys.end, query + 1) : m->keys.end;
-        for (int64_t d = 0; d < n_wide; d++)
-            multiply_strips(tiles, end - m->keys.begin, w->k_t + d * n_keys * STRIP_DEPTH_ELEMS,
-                            w->slopes_t + j * ATTENTION_BF16_KEYS * STRIP_DEPTH_ELEMS,
-                            w->dq_t + (query * n_wide + d) * SQUARE, STRIP, m->keys.begin > 0);
+        const struct key_span *span = &m->spans[j];
+        int64_t begin = span->begin / STRIP, end = gemm_bf16_strips(span->end);
+        int64_t from = begin > m->keys.begin ? begin - m->keys.begin : 0;
+        int64_t n = least(m->keys.end, end) - m->keys.begin - from;
+        for (int64_t d = 0; d < n_wide && n > 0; d++)
+            multiply_strips(tiles, n, w->k_t + (d * n_keys + from) * STRIP_DEPTH_ELEMS,
+                            w->slopes_t + (j * ATTENTION_BF16_KEYS + from) * STRIP_DEPTH_ELEMS,
+                            w->dq_t + (query * n_wide + d) * SQUARE, STRIP, begin < m->keys.begin);
     }
 }
 
-/* Stores squares with a row per key, times a factor, as rows of dqkv. */
-static void store_keys(const struct backward *b, const float *squares, float factor, int64_t head,
-                       enum third third, struct range keys)
+/* Stores squares with a row per key, times a factor, as rows first .. end of a head. */
+static void store_keys(const struct backward *b, const float *squares, float factor,
+                       struct head_columns at, int64_t first, int64_t end, uint16_t *to)
 {
-    const struct attention_bf16 *shape = b->shape;
-    int64_t n_wide = b->plan.n_wide, row_elems = 3 * shape->n_heads * shape->depth;
-    uint16_t *to = b->dqkv + qkv_begin(shape, head, third);
-    for (int64_t t = keys.begin * STRIP; t < least(keys.end * STRIP, shape->n_time); t++) {
-        const float *row = squares + (t / STRIP - keys.begin) * n_wide * SQUARE + t % STRIP * STRIP;
-        for (int64_t d = 0; d < shape->depth; d += TILE_SIDE) {
+    int64_t n_wide = b->plan.n_wide, depth = b->view->sizes.depth;
+    for (int64_t t = first; t < end; t++) {
+        const float *row = squares + (t - first) / STRIP * n_wide * SQUARE + t % STRIP * STRIP;
+        for (int64_t d = 0; d < depth; d += TILE_SIDE) {
             struct lanes values = lanes_load(row + d / STRIP * SQUARE + d % STRIP);
-            lanes_store_bf16(to + t * row_elems + d, lanes_multiply(values, lanes_all(factor)),
-                             least(TILE_SIDE, shape->depth - d));
+            lanes_store_bf16(to + at.begin + t * at.row_elems + d,
+                             lanes_multiply(values, lanes_all(factor)),
+                             least(TILE_SIDE, depth - d));
         }
     }
 }
 
-static void store_queries(const struct backward *b, const struct backward_part *w, int64_t head)
+static void store_queries(const struct backward *b, const struct backward_part *w,
+                          const struct sequence *sequence, int64_t head)
 {
-    const struct attention_bf16 *shape = b->shape;
-    int64_t n_wide = b->plan.n_wide, row_elems = 3 * shape->n_heads * shape->depth;
-    uint16_t *to = b->dqkv + qkv_begin(shape, head, THIRD_q);
+    struct head_columns at = head_columns_q(b->view, head);
+    int64_t n_wide = b->plan.n_wide;
     float factor[STRIP];
     for (int q = 0; q < STRIP; q++)
         factor[q] = b->scale;
-    for (int64_t i = 0; i < b->plan.n_strips; i++)
+    for (int64_t i = 0; i < b->plan.n_strips; i++) {
+        struct key_span span = span_of_strip(sequence, i);
+        if (span.begin >= span.end)
+            memset(w->dq_t + i * n_wide * SQUARE, 0, f32_bytes(n_wide * SQUARE));
         store_transposed(w->dq_t + i * n_wide * SQUARE, factor,
-                         least(STRIP, shape->n_time - i * STRIP), shape->depth, row_elems,
-                         to + i * STRIP * row_elems);
+                         least(STRIP, sequence->n_queries - i * STRIP), b->view->sizes.depth,
+                         at.row_elems, b->dqkv->q + at.begin + i * STRIP * at.row_elems);
+    }
+}
+
+/* Processes all queries of a head with a block of keys.  The first head that reads the keys begins
+ * dk and dv, the last one stores them. */
+static void backward_keys(struct tiles *tiles, const struct backward *b, struct backward_part *w,
+                          const struct sequence *sequence, int64_t head, struct range keys)
+{
+    const struct attention_view *view = b->view;
+    int64_t kv_head = head / view->group, first = keys.begin * STRIP, n_wide = b->plan.n_wide;
+    int64_t depth = view->sizes.depth, n = (keys.end - keys.begin) * STRIP;
+    struct head_columns k_at = head_columns_k(view, kv_head), v_at = head_columns_v(view, kv_head);
+    struct rows16 k = rows16(b->qkv->k, k_at, sequence->n_keys, depth);
+    struct rows16 v = rows16(b->qkv->v, v_at, sequence->n_keys, depth);
+    int64_t kept = view->group > 1 ? keys.begin * n_wide * SQUARE : 0;
+    int64_t query = sequence->causal && first > sequence->before ? first - sequence->before : 0;
+    pack_all((struct packing[]){along_depth(&k, first, n, false, w->k),
+                                along_time(&k, first, n, false, w->k_t),
+                                along_depth(&v, first, n, false, w->v)},
+             3);
+    struct strip_block m = {
+        .keys = keys, .head = head, .sequence = sequence, .add = head % view->group > 0};
+    for (query /= STRIP; query < b->plan.n_strips; query += ATTENTION_BF16_QUERIES) {
+        m.queries = (struct range){query, least(query + ATTENTION_BF16_QUERIES, b->plan.n_strips)};
+        if (!find_seen(&m))
+            continue;
+        find_operands(tiles, b, w, &m);
+        add_gradients(tiles, b, w, &m, w->dk + kept, w->dv + kept);
+        m.add = true;
+    }
+    if (!m.add) { /* no query sees them */
+        memset(w->dk + kept, 0, f32_bytes((keys.end - keys.begin) * n_wide * SQUARE));
+        memset(w->dv + kept, 0, f32_bytes((keys.end - keys.begin) * n_wide * SQUARE));
+    }
+    if (head % view->group == view->group - 1) {
+        int64_t end = least(keys.end * STRIP, sequence->n_keys);
+        store_keys(b, w->dk + kept, b->scale, k_at, first, end, b->dqkv->k);
+        store_keys(b, w->dv + kept, 1.0f, v_at, first, end, b->dqkv->v);
+    }
 }
 
 static void backward_head(struct tiles *tiles, const struct backward *b, struct backward_part *w,
                           int64_t head)
 {
-    const struct attention_bf16 *shape = b->shape;
-    struct rows16 q = head_of_qkv(shape, b->qkv, head, THIRD_q);
-    struct rows16 k = head_of_qkv(shape, b->qkv, head, THIRD_k);
-    struct rows16 v = head_of_qkv(shape, b->qkv, head, THIRD_v);
-    struct rows16 dy = head_of_y(shape, b->dy, head);
-    int64_t n_strips = b->plan.n_strips;
-    pack_all((struct packing[]){along_depth(&q, 0, q.n_time, true, w->q_t),
-                                along_time(&q, 0, q.n_time, true, w->q),
-                                along_depth(&dy, 0, q.n_time, true, w->dy_t),
-                                along_time(&dy, 0, q.n_time, true, w->dy)},
+    const struct attention_view *view = b->view;
+    struct sequence sequence = sequence_of_head(view, head);
+    int64_t n_queries = sequence.n_queries, depth = view->sizes.depth;
+    int64_t n_key_strips = gemm_bf16_strips(sequence.n_keys);
+    struct rows16 q = rows16(b->qkv->q, head_columns_q(view, head), n_queries, depth);
+    struct rows16 dy = rows16(b->dy, head_columns_y(view, head), n_queries, depth);
+    pack_all((struct packing[]){along_depth(&q, 0, n_queries, true, w->q_t),
+                                along_time(&q, 0, n_queries, true, w->q),
+                                along_depth(&dy, 0, n_queries, true, w->dy_t),
+                                along_time(&dy, 0, n_queries, true, w->dy)},
              4);
     prepare_queries(b, head, w);
-    for (int64_t key = 0; key < n_strips; key += ATTENTION_BF16_KEYS) {
-        struct range keys = {key, least(key + ATTENTION_BF16_KEYS, n_strips)};
-        int64_t first = key * STRIP, n = (keys.end - key) * STRIP;
-        pack_all((struct packing[]){along_depth(&k, first, n, false, w->k),
-                                    along_time(&k, first, n, false, w->k_t),
-                                    along_depth(&v, first, n, false, w->v)},
-                 3);
-        for (int64_t query = shape->causal ? key : 0; query < n_strips;
-             query += ATTENTION_BF16_QUERIES) {
-            struct strip_block m = {keys,
-                                    {query, least(query + ATTENTION_BF16_QUERIES, n_strips)},
-                                    head,
-                                    shape->causal};
-            find_operands(tiles, b, w, &m);
-            add_gradients(tiles, b, w, &m);
-        }
-        store_keys(b, w->dk, b->scale, head, THIRD_k, keys);
-        store_keys(b, w->dv, 1.0f, head, THIRD_v, keys);
+    for (int64_t key = 0; key < n_key_strips; key += ATTENTION_BF16_KEYS)
+        backward_keys(tiles, b, w, &sequence, head,
+                      (struct range){key, least(key + ATTENTION_BF16_KEYS, n_key_strips)});
+    store_queries(b, w, &sequence, head);
+}
+
+/* Zeros dk and dv of keys that are not filled. */
+static void clear_missing_keys(const struct backward *b, int64_t kv_head)
+{
+    const struct attention_view *view = b->view;
+    struct head_columns k = head_columns_k(view, kv_head), v = head_columns_v(view, kv_head);
+    size_t row_bytes = (size_t)view->sizes.depth * sizeof(uint16_t);
+    for (int64_t t = sequence_of_head(view, kv_head * view->group).n_keys; t < view->sizes.n_keys;
+         t++) {
+        memset(b->dqkv->k + k.begin + t * k.row_elems, 0, row_bytes);
+        memset(b->dqkv->v + v.begin + t * v.row_elems, 0, row_bytes);
     }
-    store_queries(b, w, head);
 }
 
 static void backward_part(const struct backward *b, int part, atomic_llong *next, void *work)
@@ -489,27 +548,30 @@ static void backward_part(const struct backward *b, int part, atomic_llong *next
                               AT(v),      AT(dq_t),    AT(dk),     AT(dv),      AT(lse), AT(delta),
                               AT(scores), AT(weights), AT(slopes), AT(slopes_t)};
 #undef AT
-    int64_t head, n_heads = b->shape->n_batch * b->shape->n_heads;
+    int64_t job, n_jobs = b->view->sizes.n_batch * b->view->sizes.kv_heads, group = b->view->group;
     struct tiles tiles;
     tiles_begin(&tiles);
-    while ((head = atomic_fetch_add(next, 1)) < n_heads)
-        backward_head(&tiles, b, &w, head);
+    while ((job = atomic_fetch_add(next, 1)) < n_jobs) {
+        for (int64_t head = job * group; head < (job + 1) * group; head++)
+            backward_head(&tiles, b, &w, head);
+        clear_missing_keys(b, job);
+    }
     tiles_end(&tiles);
 }
 
-static void backward(const struct attention_bf16 *shape, int threads, const uint16_t *dy,
-                     const uint16_t *qkv, const uint16_t *y, const float *lse, uint16_t *dqkv,
-                     void *work)
+static void backward(const struct attention_view *view, int threads, const uint16_t *dy,
+                     const struct attention_bf16_qkv *qkv, const uint16_t *y, const float *lse,
+                     const struct attention_bf16_dqkv *dqkv, void *work)
 {
-    struct backward b = {.shape = shape,
-                         .plan = attention_bf16_grad_plan(shape, threads),
+    struct backward b = {.view = view,
+                         .plan = attention_bf16_grad_plan(view, threads),
                          .dy = dy,
                          .qkv = qkv,
                          .y = y,
                          .lse = lse,
                          .dqkv = dqkv,
-                         .scale = scale_of(shape),
-                         .factor = scale_of(shape) * LOG2_E};
+                         .scale = view->scale,
+                         .factor = view->scale * LOG2_E};
     atomic_llong next;
     atomic_init(&next, 0);
 #pragma omp parallel for schedule(static) num_threads(b.plan.n_parts)

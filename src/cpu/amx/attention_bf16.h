@@ -1,5 +1,5 @@
 /*
- * attention_bf16.h -- self-attention and its gradient for bf16, on tile instructions.
+ * attention_bf16.h -- attention and its gradient for bf16, on tile instructions.
  *
  * amx_attention.c implements them; like amx_gemm.c it is compiled for real and for emulated tiles.
  * The workspace size, computed here, depends only on the shapes and the thread count, so a plan
@@ -8,7 +8,7 @@
 #ifndef SNUG_CPU_AMX_ATTENTION_BF16_H
 #define SNUG_CPU_AMX_ATTENTION_BF16_H
 
-#include "cpu/dropout_mask.h"
+#include "cpu/attention_view.h"
 #include "cpu/gemm/gemm_bf16.h"
 
 enum {
@@ -22,15 +22,9 @@ enum {
     SQUARE = STRIP * STRIP              /* fp32 elements of the matmul of two strips */
 };
 
-struct attention_bf16 {
-    int64_t n_batch, n_time, n_heads, depth;
-    bool causal;
-    struct dropout dropout; /* of the attention weights; unknown and unused when planning */
-};
-
-static inline bool attention_bf16_serves(const struct attention_bf16 *shape)
+static inline bool attention_bf16_serves(const struct attention_view *view)
 {
-    return shape->depth <= ATTENTION_BF16_MOST_DEPTH;
+    return view->sizes.depth <= ATTENTION_BF16_MOST_DEPTH;
 }
 
 static inline size_t attention_bf16_strip_bytes(int64_t n_depths)
@@ -43,27 +37,28 @@ static inline size_t attention_bf16_strip_bytes(int64_t n_depths)
 /* A job is the query strips slice, slice + n_slices, ... of a head.  Slices only distribute the
  * work; results do not depend on them. */
 struct attention_bf16_plan {
-    int64_t n_strips, n_wide; /* strips of time; of a head's depth */
+    int64_t n_strips, n_wide; /* strips of queries; of a head's depth */
     int64_t n_slices;         /* per head */
     int n_parts;
     size_t k, v_t, q_t, scores, weights, sums; /* offsets in a thread's workspace */
     size_t part_bytes;
 };
 
-static inline struct attention_bf16_plan attention_bf16_plan(const struct attention_bf16 *shape,
+static inline struct attention_bf16_plan attention_bf16_plan(const struct attention_view *view,
                                                              int threads)
 {
-    struct attention_bf16_plan plan = {.n_strips = gemm_bf16_strips(shape->n_time),
-                                       .n_wide = gemm_bf16_strips(shape->depth),
+    struct attention_bf16_plan plan = {.n_strips = gemm_bf16_strips(view->sizes.n_queries),
+                                       .n_wide = gemm_bf16_strips(view->sizes.depth),
                                        .n_slices = 1};
-    int64_t n_heads = shape->n_batch * shape->n_heads;
+    int64_t n_heads = view->sizes.n_batch * view->sizes.heads;
     if (n_heads % threads != 0) { /* finer slices, so that no thread waits long */
         plan.n_slices = (4 * threads + n_heads - 1) / n_heads;
         plan.n_slices = plan.n_slices > plan.n_strips ? plan.n_strips : plan.n_slices;
     }
     int64_t n_jobs = n_heads * plan.n_slices;
     plan.n_parts = threads < n_jobs ? threads : (int)n_jobs;
-    size_t head_bytes = attention_bf16_strip_bytes(plan.n_strips * plan.n_wide);
+    int64_t key_strips = gemm_bf16_strips(view->sizes.n_keys);
+    size_t head_bytes = attention_bf16_strip_bytes(key_strips * plan.n_wide);
     size_t *at = &plan.part_bytes;
     plan.k = work_take(at, head_bytes);
     plan.v_t = work_take(at, head_bytes);
@@ -76,22 +71,26 @@ static inline struct attention_bf16_plan attention_bf16_plan(const struct attent
 
 /* ---- backward ------------------------------------------------------------------------------ */
 
+/* A job is a head of k and v, with all heads that read it, in order. */
 struct attention_bf16_grad_plan {
-    int64_t n_strips, n_wide;
+    int64_t n_strips, n_wide; /* strips of queries; of a head's depth */
     int n_parts;
     size_t q, q_t, dy, dy_t, dq_t, lse, delta; /* of a head */
-    size_t k, k_t, v, dk, dv;                  /* of a block of keys */
-    size_t scores, weights, slopes, slopes_t;  /* of a block of keys and of queries */
+    size_t k, k_t, v;                          /* of a block of keys */
+    size_t dk, dv;                            /* the same; of all keys if several heads read them */
+    size_t scores, weights, slopes, slopes_t; /* of a block of keys and of queries */
     size_t part_bytes;
 };
 
 static inline struct attention_bf16_grad_plan
-attention_bf16_grad_plan(const struct attention_bf16 *shape, int threads)
+attention_bf16_grad_plan(const struct attention_view *view, int threads)
 {
-    struct attention_bf16_grad_plan plan = {.n_strips = gemm_bf16_strips(shape->n_time),
-                                            .n_wide = gemm_bf16_strips(shape->depth)};
-    int64_t n_heads = shape->n_batch * shape->n_heads;
-    plan.n_parts = threads < n_heads ? threads : (int)n_heads;
+    struct attention_bf16_grad_plan plan = {.n_strips = gemm_bf16_strips(view->sizes.n_queries),
+                                            .n_wide = gemm_bf16_strips(view->sizes.depth)};
+    int64_t n_jobs = view->sizes.n_batch * view->sizes.kv_heads;
+    int64_t kept =
+        view->group > 1 ? gemm_bf16_strips(view->sizes.n_keys) : (int64_t)ATTENTION_BF16_KEYS;
+    plan.n_parts = threads < n_jobs ? threads : (int)n_jobs;
     size_t head_bytes = attention_bf16_strip_bytes(plan.n_strips * plan.n_wide);
     size_t keys_bytes = attention_bf16_strip_bytes(ATTENTION_BF16_KEYS * plan.n_wide);
     size_t pair_bytes = attention_bf16_strip_bytes(ATTENTION_BF16_KEYS * ATTENTION_BF16_QUERIES);
@@ -106,8 +105,8 @@ attention_bf16_grad_plan(const struct attention_bf16 *shape, int threads)
     plan.k = work_take(at, keys_bytes);
     plan.k_t = work_take(at, keys_bytes);
     plan.v = work_take(at, keys_bytes);
-    plan.dk = work_take(at, f32_bytes(ATTENTION_BF16_KEYS * plan.n_wide * SQUARE));
-    plan.dv = work_take(at, f32_bytes(ATTENTION_BF16_KEYS * plan.n_wide * SQUARE));
+    plan.dk = work_take(at, f32_bytes(kept * plan.n_wide * SQUARE));
+    plan.dv = work_take(at, f32_bytes(kept * plan.n_wide * SQUARE));
     plan.scores = work_take(at, f32_bytes(4 * SQUARE));
     plan.weights = work_take(at, pair_bytes);
     plan.slopes = work_take(at, pair_bytes);
@@ -117,13 +116,20 @@ attention_bf16_grad_plan(const struct attention_bf16 *shape, int threads)
 
 /* ---- the functions ------------------------------------------------------------------------- */
 
-/* Tensors as the ops have them: qkv and dqkv [B,T,3C], y and dy [B,T,C], lse [B,H,T]. */
+/* Whole tensors, as the ops have them.  Packed ones are all the same. */
+struct attention_bf16_qkv {
+    const uint16_t *q, *k, *v;
+};
+struct attention_bf16_dqkv {
+    uint16_t *q, *k, *v;
+};
+
 struct attention_bf16_fns {
-    void (*forward)(const struct attention_bf16 *shape, int threads, const uint16_t *qkv,
-                    uint16_t *y, float *lse, void *work);
-    void (*backward)(const struct attention_bf16 *shape, int threads, const uint16_t *dy,
-                     const uint16_t *qkv, const uint16_t *y, const float *lse, uint16_t *dqkv,
-                     void *work);
+    void (*forward)(const struct attention_view *view, int threads,
+                    const struct attention_bf16_qkv *qkv, uint16_t *y, float *lse, void *work);
+    void (*backward)(const struct attention_view *view, int threads, const uint16_t *dy,
+                     const struct attention_bf16_qkv *qkv, const uint16_t *y, const float *lse,
+                     const struct attention_bf16_dqkv *dqkv, void *work);
 };
 
 extern const struct attention_bf16_fns attention_bf16_emulated;

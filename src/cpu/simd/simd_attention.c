@@ -1,30 +1,30 @@
 /*
- * simd_attention.c -- self-attention forward, one block of queries at a time (simd_attention.h).
+ * simd_attention.c -- attention forward, one block of queries at a time (simd_attention.h).
  */
 #include <float.h>
 
 #include "cpu/simd/simd_attention.h"
 
 struct forward_work {        /* of one part */
-    float *k, *v;            /* of a head: n_time x pitch each */
+    float *k, *v;            /* of a head: n_keys x pitch each */
     float *q, *q_t, *o;      /* BLOCK x pitch each */
     float *s;                /* BLOCK x BLOCK, a row per key */
     float *top, *sum, *grow; /* BLOCK each, per query; grow: factor of the old sums */
-    int64_t packed_head;     /* the head that k and v belong to, or -1 */
+    int64_t packed_head;     /* the head of k and v that they hold, or -1 */
 };
 
 enum { FORWARD_PANELS = 3 };
 
 static int64_t forward_floats(const struct shape_of_attention *sizes)
 {
-    return 2 * sizes->n_time * sizes->pitch +
+    return 2 * sizes->n_keys * sizes->pitch +
            (int64_t)BLOCK * (FORWARD_PANELS * sizes->pitch + BLOCK + 3);
 }
 
 static struct forward_work forward_work_of(const struct shape_of_attention *sizes, float *work,
                                            int part)
 {
-    int64_t panel = (int64_t)BLOCK * sizes->pitch, whole = sizes->n_time * sizes->pitch;
+    int64_t panel = (int64_t)BLOCK * sizes->pitch, whole = sizes->n_keys * sizes->pitch;
     float *at = work + part * forward_floats(sizes);
     float *panels = at + 2 * whole;
     float *s = panels + FORWARD_PANELS * panel;
@@ -103,6 +103,17 @@ static void hide_future(const struct forward_work *w, int n_keys)
             w->s[k * BLOCK + q] = -FLT_MAX;
 }
 
+/* Masks the scores of keys that a query does not see. */
+static void hide_unseen(const struct forward_work *w, const struct block_pair *m)
+{
+    for (int k = 0; k < m->n_keys; k++) {
+        float *restrict s = w->s + k * BLOCK;
+#pragma omp simd
+        for (int q = 0; q < m->n_queries; q++)
+            s[q] = k >= m->seen[q].from && k < m->seen[q].to ? s[q] : -FLT_MAX;
+    }
+}
+
 /* Drops some of the weights, and scales the others. */
 static void drop_weights(const struct shape_of_attention *sizes, const struct forward_work *w,
                          const struct block_pair *m)
@@ -110,7 +121,7 @@ static void drop_weights(const struct shape_of_attention *sizes, const struct fo
     float factors[BLOCK];
     for (int k = 0; k < m->n_keys; k++) {
         float *restrict s = w->s + k * BLOCK;
-        dropout_factors(&sizes->dropout, m->mask + (uint64_t)k, (uint64_t)sizes->n_time,
+        dropout_factors(&sizes->view.dropout, m->mask + (uint64_t)k, (uint64_t)sizes->n_keys,
                         m->n_queries, factors);
 #pragma omp simd
         for (int q = 0; q < m->n_queries; q++)
@@ -127,9 +138,9 @@ static void scale_rows(const struct shape_of_attention *sizes, int n, float *o, 
             o[(int64_t)q * sizes->pitch + d] *= factor[q];
 }
 
-/* Processes a block of queries with a block of keys and values. */
+/* Processes a block of queries with a block of keys and values.  The first keys initialize o. */
 static void forward_pair(const struct shape_of_attention *sizes, const struct forward_work *w,
-                         const struct block_pair *m, int64_t first_key)
+                         const struct block_pair *m, int64_t first_key, bool first_of_keys)
 {
     int pitch = sizes->pitch;
     float factor = sizes->scale * LOG2_E;
@@ -145,10 +156,12 @@ static void forward_pair(const struct shape_of_attention *sizes, const struct fo
                             .trim = m->diagonal ? TRIM_COLS_FROM_ROW : TRIM_NONE});
     if (m->diagonal)
         hide_future(w, m->n_keys);
-    if (raise_top(w, m, factor) && first_key > 0)
+    if (m->ragged)
+        hide_unseen(w, m);
+    if (raise_top(w, m, factor) && !first_of_keys)
         scale_rows(sizes, m->n_queries, w->o, w->grow);
     soften(w, m, factor);
-    if (sizes->dropout.below > 0)
+    if (sizes->view.dropout.below > 0)
         drop_weights(sizes, w, m);
     multiply(&(struct gemm){.n_rows = m->n_queries,
                             .n_cols = pitch,
@@ -160,48 +173,70 @@ static void forward_pair(const struct shape_of_attention *sizes, const struct fo
                             .b_pitch = pitch,
                             .c = w->o,
                             .c_pitch = pitch,
-                            .add = first_key > 0,
+                            .add = !first_of_keys,
                             .trim = m->diagonal ? TRIM_INNER_TO_ROW : TRIM_NONE});
+}
+
+/* Writes y and lse of a block of queries.  A query that sees no key has y = 0 and lse = -inf. */
+static void finish_block(const struct kernel_call *call, const struct shape_of_attention *sizes,
+                         const struct sequence *sequence, int64_t head, int64_t first,
+                         int n_queries, const struct forward_work *w)
+{
+    float *lse = (float *)call->out[1].data + head_query(&sizes->view, head, first);
+    for (int q = 0; q < n_queries; q++)
+        w->grow[q] = 1.0f / w->sum[q];
+    scale_rows(sizes, n_queries, w->o, w->grow);
+    for (int q = 0; q < n_queries; q++) {
+        lse[q] = w->top[q] * LN_2 + logf(w->sum[q]);
+        if (sees_nothing(sequence, first + q)) {
+            memset(w->o + (int64_t)q * sizes->pitch, 0, (size_t)sizes->pitch * sizeof *w->o);
+            lse[q] = -INFINITY;
+        }
+    }
+    store_rows(sizes, columns_of(&call->out[0], head_columns_y(&sizes->view, head)), first,
+               n_queries, w->o);
 }
 
 static void forward_block(const struct kernel_call *call, const struct shape_of_attention *sizes,
                           int64_t head, int64_t block, const struct forward_work *w)
 {
-    int64_t first = block * BLOCK, last = sizes->causal ? block : sizes->n_blocks - 1;
-    int n_queries = (int)least(BLOCK, sizes->n_time - first);
-    load_rows(sizes, head_of_qkv(sizes, &call->in[0], head, THIRD_q), first, n_queries, w->q);
+    struct sequence sequence = sequence_of_head(&sizes->view, head);
+    int64_t first = block * BLOCK;
+    int n_queries = (int)least(BLOCK, sizes->n_queries - first);
+    struct key_span span = key_span_of(&sequence, first, n_queries);
+    load_rows(sizes, columns_of(attention_qkv(call, 0), head_columns_q(&sizes->view, head)), first,
+              n_queries, w->q);
     transpose(sizes, w->q, n_queries, w->q_t);
     for (int q = 0; q < BLOCK; q++) {
-        w->top[q] = -FLT_MAX;
+        w->top[q] = NO_TOP;
         w->sum[q] = 0.0f;
     }
-    for (int64_t other = 0; other <= last; other++) {
-        struct block_pair m = block_pair_of(sizes, head, first, other * BLOCK);
-        forward_pair(sizes, w, &m, other * BLOCK);
+    int64_t begin = span.begin / BLOCK * BLOCK;
+    for (int64_t keys = begin; keys < span.end; keys += BLOCK) {
+        struct block_pair m;
+        set_block_pair(sizes, &sequence, &span, head, first, keys, &m);
+        forward_pair(sizes, w, &m, keys, keys == begin);
     }
-    for (int q = 0; q < n_queries; q++)
-        w->grow[q] = 1.0f / w->sum[q];
-    scale_rows(sizes, n_queries, w->o, w->grow);
-    store_rows(sizes, head_of_y(sizes, &call->out[0], head), first, n_queries, w->o);
-    float *lse = (float *)call->out[1].data + head * sizes->n_time + first;
-    for (int q = 0; q < n_queries; q++)
-        lse[q] = w->top[q] * LN_2 + logf(w->sum[q]);
+    finish_block(call, sizes, &sequence, head, first, n_queries, w);
 }
 
 static void pack_head(const struct kernel_call *call, const struct shape_of_attention *sizes,
                       int64_t head, struct forward_work *w)
 {
-    if (w->packed_head == head)
+    const struct attention_view *view = &sizes->view;
+    int64_t kv_head = head / view->group, n_keys = sequence_of_head(view, head).n_keys;
+    if (w->packed_head == kv_head)
         return;
-    load_rows(sizes, head_of_qkv(sizes, &call->in[0], head, THIRD_k), 0, sizes->n_time, w->k);
-    load_rows(sizes, head_of_qkv(sizes, &call->in[0], head, THIRD_v), 0, sizes->n_time, w->v);
-    w->packed_head = head;
+    load_rows(sizes, columns_of(attention_qkv(call, 1), head_columns_k(view, kv_head)), 0, n_keys,
+              w->k);
+    load_rows(sizes, columns_of(attention_qkv(call, 2), head_columns_v(view, kv_head)), 0, n_keys,
+              w->v);
+    w->packed_head = kv_head;
 }
 
 static bool attention_fits(const struct program *prog, const struct op *op)
 {
-    return attention_is_plain(prog, op) &&
-           floats_fit(prog, op, 1u << ATTENTION_SCALARS, 0, 1u << 1);
+    return floats_fit(prog, op, other_inputs(op), 0, 1u << 1);
 }
 
 /* A job is every n_slices-th block of queries of a head, so the jobs of a causal head cost about
@@ -209,40 +244,37 @@ static bool attention_fits(const struct program *prog, const struct op *op)
  * packs the head's keys and values again. */
 static int64_t slices_of(const struct shape_of_attention *sizes, int threads)
 {
-    int64_t n_heads = sizes->n_batch * sizes->n_heads;
+    int64_t n_heads = sizes->view.sizes.n_batch * sizes->view.sizes.heads;
     int64_t n_slices = n_heads % threads == 0 ? 1 : divide_up(4 * threads, n_heads);
     return least(n_slices, sizes->n_blocks);
 }
 
 static int64_t count_jobs(const struct shape_of_attention *sizes, int threads)
 {
-    return sizes->n_batch * sizes->n_heads * slices_of(sizes, threads);
+    return sizes->view.sizes.n_batch * sizes->view.sizes.heads * slices_of(sizes, threads);
 }
 
 static size_t attention_work_bytes(const struct program *prog, const struct op *op,
                                    const struct device_facts *facts)
 {
-    struct shape_of_attention sizes =
-        sizes_of(&program_tensor(prog, op->in[0])->shape, attrs_of(op, attention));
+    struct shape_of_attention sizes = sizes_of(attention_view(attention_sizes_of(prog, op)));
     size_t bytes =
         f32_bytes(parts_of(facts, count_jobs(&sizes, facts->threads)) * forward_floats(&sizes));
-    struct attention_bf16 shape = shape16(&sizes);
-    struct attention_bf16_plan plan = attention_bf16_plan(&shape, facts->threads);
-    bool may_use_tiles = suits_tiles(prog, op) && attention_bf16_serves(&shape);
+    struct attention_bf16_plan plan = attention_bf16_plan(&sizes.view, facts->threads);
+    bool may_use_tiles = suits_tiles(prog, op) && attention_bf16_serves(&sizes.view);
     return may_use_tiles ? larger(bytes, (size_t)plan.n_parts * plan.part_bytes) : bytes;
 }
 
 static enum snug_status run_attention(const struct kernel_call *call, struct snug_error *err)
 {
     (void)err;
-    struct shape_of_attention sizes =
-        sizes_of(&call->in[0].tensor->shape, attrs_of(call->op, attention));
-    sizes.dropout = dropout_of(call, ATTENTION_SCALARS);
+    struct shape_of_attention sizes = sizes_of(attention_view_of_call(call));
     const struct attention_bf16_fns *fns = call->prepared;
     if (fns != NULL) {
-        struct attention_bf16 shape = shape16(&sizes);
-        fns->forward(&shape, call->facts->threads, call->in[0].data, call->out[0].data,
-                     call->out[1].data, call->work);
+        struct attention_bf16_qkv qkv = {attention_qkv(call, 0)->data, attention_qkv(call, 1)->data,
+                                         attention_qkv(call, 2)->data};
+        fns->forward(&sizes.view, call->facts->threads, &qkv, call->out[0].data, call->out[1].data,
+                     call->work);
         return SNUG_OK;
     }
     int64_t n_slices = slices_of(&sizes, call->facts->threads), next = 0;

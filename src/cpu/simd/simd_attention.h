@@ -1,9 +1,11 @@
 /*
- * simd_attention.h -- self-attention, causal or not, and its gradient, block by block.
+ * simd_attention.h -- attention and its gradient, block by block.
  *
- * The T x T matrix of scores is never stored: a block of 64 queries is processed with each block of
- * 64 keys that it may see, and the data of two blocks stays in L2.  A row of qkv holds q, k and v
- * of all heads; the rows that a head reads repeatedly are copied to contiguous fp32 once.
+ * The matrix of scores is never stored: a block of 64 queries is processed with each block of 64
+ * keys that it may see (attention_view.h), and the data of two blocks stays in L2.  A row of q, k
+ * or v holds all heads; the rows that a head reads repeatedly are copied to contiguous fp32 once.
+ * Blocks that no query sees are skipped.  On the causal diagonal half of the matmuls is skipped; at
+ * the edges of windows, documents and caches the scores of unseen keys are masked.
  *
  * Forward, for a block of queries: scores are transposed (a row per key, a column per query), so
  * that the running maximum and sum of each query are vector operations over the columns:
@@ -16,7 +18,9 @@
  *     dV += P^T dY    dK += dS^T Q    dQ += dS K
  *
  * dK and dV of the block are complete after the last queries.  dQ of the head is accumulated in
- * fp32 over all blocks of keys.  Exponents are in units of ln 2.
+ * fp32 over all blocks of keys.  If several heads read the same k and v, one thread processes them
+ * in order and accumulates dK and dV of all keys in fp32, so results do not depend on the number of
+ * threads.  Exponents are in units of ln 2.
  *
  * With dropout, the mask M (0 or 1 / (1 - rate)) of two blocks is recomputed, forward and backward.
  * M multiplies P in O and in dV, and dP; it does not apply to the sum of exponentials or to P in
@@ -37,68 +41,51 @@
 #define SNUG_CPU_SIMD_SIMD_ATTENTION_H
 
 #include "cpu/amx/attention_bf16.h"
+#include "cpu/attention_view.h"
 #include "cpu/cpu_isa.h"
-#include "cpu/dropout_mask.h"
 #include "cpu/simd/simd_common.h"
 #include "cpu/simd/simd_tile.h"
 #include "cpu/transpose_block.h"
-#include "ir/attention.h"
 
 #define LOG2_E 1.44269504f
 #define LN_2   0.693147181f
+/* The maximum of a query before its first key: below any score, far above those of hidden keys. */
+#define NO_TOP -1e30f
 
 enum { BLOCK = 64 }; /* queries or keys */
 
 /* ---- one head ---------------------------------------------------------------------------- */
 
 struct shape_of_attention {
-    int64_t n_time, width, n_heads, n_batch;
+    struct attention_view view;
+    int64_t n_queries, n_keys;
     int depth, pitch; /* of a head: D, and D rounded up to whole vectors */
-    int64_t n_blocks; /* of queries, which equals that of keys */
+    int64_t n_blocks; /* of queries */
     float scale;
-    struct dropout dropout;
-    bool causal; /* a query sees no later keys */
 };
 
-static inline struct shape_of_attention sizes_of(const struct shape *qkv,
-                                                 const struct attention_attrs *attrs)
+static inline struct shape_of_attention sizes_of(struct attention_view view)
 {
-    struct shape_of_attention sizes = {.n_time = qkv->dim[qkv->n_dims - 2],
-                                       .width = shape_last(qkv) / 3,
-                                       .n_heads = attrs->heads,
-                                       .causal = attrs->causal != 0};
-    sizes.n_batch = shape_rows(qkv) / sizes.n_time;
-    sizes.depth = (int)(sizes.width / sizes.n_heads);
+    struct shape_of_attention sizes = {.view = view,
+                                       .n_queries = view.sizes.n_queries,
+                                       .n_keys = view.sizes.n_keys,
+                                       .depth = (int)view.sizes.depth,
+                                       .scale = view.scale};
     sizes.pitch = (int)padded_floats(sizes.depth);
-    sizes.n_blocks = divide_up(sizes.n_time, BLOCK);
-    sizes.scale = (float)(1.0 / sqrt((double)sizes.depth));
+    sizes.n_blocks = divide_up(sizes.n_queries, BLOCK);
     return sizes;
 }
 
-enum third { THIRD_q, THIRD_k, THIRD_v };
-
-/* A head's columns, from time 0, in a tensor with rows of row_elems. */
+/* A head's columns of a tensor. */
 struct columns {
     enum dtype dtype;
     void *data;
-    int64_t begin, row_elems;
+    struct head_columns at;
 };
 
-static inline struct columns head_of_qkv(const struct shape_of_attention *sizes,
-                                         const struct operand *qkv, int64_t head, enum third third)
+static inline struct columns columns_of(const struct operand *x, struct head_columns at)
 {
-    int64_t b = head / sizes->n_heads, h = head % sizes->n_heads, row_elems = 3 * sizes->width;
-    return (struct columns){qkv->tensor->dtype, qkv->data,
-                            b * sizes->n_time * row_elems + third * sizes->width + h * sizes->depth,
-                            row_elems};
-}
-
-static inline struct columns head_of_y(const struct shape_of_attention *sizes,
-                                       const struct operand *y, int64_t head)
-{
-    int64_t b = head / sizes->n_heads, h = head % sizes->n_heads;
-    return (struct columns){y->tensor->dtype, y->data,
-                            b * sizes->n_time * sizes->width + h * sizes->depth, sizes->width};
+    return (struct columns){x->tensor->dtype, x->data, at};
 }
 
 /* to[n, pitch] = rows first .. first + n of a head, padded with zeros. */
@@ -108,8 +95,8 @@ static inline void load_rows(const struct shape_of_attention *sizes, struct colu
     size_t pad_bytes = (size_t)(sizes->pitch - sizes->depth) * sizeof(float);
     for (int64_t i = 0; i < n; i++) {
         float *row = to + i * sizes->pitch;
-        load_f32(from.dtype, from.data, from.begin + (first + i) * from.row_elems, sizes->depth,
-                 row);
+        load_f32(from.dtype, from.data, from.at.begin + (first + i) * from.at.row_elems,
+                 sizes->depth, row);
         memset(row + sizes->depth, 0, pad_bytes);
     }
 }
@@ -118,7 +105,7 @@ static inline void store_rows(const struct shape_of_attention *sizes, struct col
                               int64_t first, int64_t n, const float *from)
 {
     for (int64_t i = 0; i < n; i++)
-        store_f32(to.dtype, to.data, to.begin + (first + i) * to.row_elems, sizes->depth,
+        store_f32(to.dtype, to.data, to.at.begin + (first + i) * to.at.row_elems, sizes->depth,
                   from + i * sizes->pitch);
 }
 
@@ -140,30 +127,29 @@ static inline void transpose(const struct shape_of_attention *sizes, float *rows
                              to + d * BLOCK + i, BLOCK * sizeof *to);
 }
 
-/* The mask index of a query's row.  It is formed from head, query and key. */
-static inline uint64_t mask_row(const struct shape_of_attention *sizes, int64_t head, int64_t query)
-{
-    return (uint64_t)((head * sizes->n_time + query) * sizes->n_time);
-}
-
 /* ---- pairs of blocks ----------------------------------------------------------------------- */
 
 /* A block of queries and a block of keys. */
 struct block_pair {
     int n_queries, n_keys;
-    bool diagonal; /* causal and the same block: queries from k on see key k */
-    uint64_t mask; /* mask index of the first query and key */
+    bool diagonal;                /* queries from k on see key k */
+    bool ragged;                  /* query q sees the keys seen[q] */
+    uint64_t mask;                /* mask index of the first query and key */
+    struct seen_keys seen[BLOCK]; /* if ragged */
 };
 
-static inline struct block_pair block_pair_of(const struct shape_of_attention *sizes, int64_t head,
-                                              int64_t first_query, int64_t first_key)
+static inline void set_block_pair(const struct shape_of_attention *sizes,
+                                  const struct sequence *sequence, const struct key_span *span,
+                                  int64_t head, int64_t query, int64_t key, struct block_pair *m)
 {
-    return (struct block_pair){
-        .n_queries = (int)least(BLOCK, sizes->n_time - first_query),
-        .n_keys = (int)least(BLOCK, sizes->n_time - first_key),
-        .diagonal = sizes->causal && first_query == first_key,
-        .mask = mask_row(sizes, head, first_query) + (uint64_t)first_key,
-    };
+    m->n_queries = (int)least(BLOCK, sizes->n_queries - query);
+    m->n_keys = (int)least(BLOCK, sequence->n_keys - key);
+    enum block_view view = view_of_block(sequence, span, query, key, m->n_keys);
+    m->diagonal = view == VIEW_diagonal;
+    m->ragged = view == VIEW_ragged;
+    m->mask = (uint64_t)(head_query(&sizes->view, head, query) * sizes->n_keys + key);
+    for (int q = 0; m->ragged && q < m->n_queries; q++)
+        m->seen[q] = keys_in_block(sequence, query + q, key, m->n_keys);
 }
 
 /* ---- choice of the path -------------------------------------------------------------------- */
@@ -174,24 +160,26 @@ static inline int parts_of(const struct device_facts *facts, int64_t n_jobs)
     return parts < 1 ? 1 : (int)parts;
 }
 
-/* The tiled path requires bf16 for every tensor except lse and the scalar table. */
+/* The tiled path requires bf16 for every tensor except lse, ids and the scalar table. */
 static inline bool suits_tiles(const struct program *prog, const struct op *op)
 {
-    for (int k = 0; k <= attention_index(op, ATTENTION_Q); k++)
-        if (k != attention_index(op, ATTENTION_Q) - 1 && /* lse */
+    bool is_grad = op_has(op, TRAIT_grad);
+    for (int k = 0; k < op->n_in && k <= attention_index(op, ATTENTION_V); k++)
+        if (op->in[k] != TENSOR_NONE && !(is_grad && k == ATTENTION_LSE) &&
             program_tensor(prog, op->in[k])->dtype != DTYPE_bf16)
             return false;
-    return program_tensor(prog, op->out[0])->dtype == DTYPE_bf16;
+    for (int k = 0; k < (is_grad ? op->n_out : 1); k++)
+        if (program_tensor(prog, op->out[k])->dtype != DTYPE_bf16)
+            return false;
+    return true;
 }
 
-static inline struct attention_bf16 shape16(const struct shape_of_attention *sizes)
+/* The inputs that are not floats. */
+static inline unsigned other_inputs(const struct op *op)
 {
-    return (struct attention_bf16){.n_batch = sizes->n_batch,
-                                   .n_time = sizes->n_time,
-                                   .n_heads = sizes->n_heads,
-                                   .depth = sizes->depth,
-                                   .causal = sizes->causal,
-                                   .dropout = sizes->dropout};
+    return 1u << attention_index(op, ATTENTION_STARTS) |
+           1u << attention_index(op, ATTENTION_LENGTHS) |
+           1u << attention_index(op, ATTENTION_SCALARS);
 }
 
 static inline size_t larger(size_t a, size_t b)
@@ -205,10 +193,8 @@ static inline enum snug_status prepare_attention(const struct program *prog, con
                                                  struct snug_error *err)
 {
     (void)err;
-    const struct tensor *qkv = program_tensor(prog, attention_input(op, ATTENTION_Q));
-    struct shape_of_attention sizes = sizes_of(&qkv->shape, attrs_of(op, attention));
-    struct attention_bf16 shape = shape16(&sizes);
-    bool on_tiles = suits_tiles(prog, op) && attention_bf16_serves(&shape);
+    struct attention_view view = attention_view(attention_sizes_of(prog, op));
+    bool on_tiles = suits_tiles(prog, op) && attention_bf16_serves(&view);
     *prepared = on_tiles ? (void *)facts->isa->attention_bf16 : NULL;
     return SNUG_OK;
 }
