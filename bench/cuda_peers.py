@@ -4,7 +4,8 @@
 usage: bench/cuda_peers.py PEER [--size 124M|350M|774M|1.5B|PRESET] [--batch 64] [--seq 1024] [--mode compile]
                            [--rounds 3] [--steps 20] [--python python3] [--recipe "--checkpoint auto ..."]...
 PEER is a script that trains with PyTorch and prints a JSON line with tok_s and device_gib: torch_gpt2.py or
-bench/torch_decoder.py, called as PEER SIZE BATCH SEQ MODE --steps N.  A PRESET is a decoder that both know by name:
+bench/torch_decoder.py, called as PEER SIZE BATCH SEQ MODE --steps N; or none, to run only snug.  A PRESET is a
+decoder that both know by name:
 
     bench/cuda_peers.py bench/torch_decoder.py --size qwen2.5-0.5b --batch 16 --mode compile+chunked
 
@@ -46,6 +47,8 @@ def run_snug(a, recipe):
 
 
 def run_peer(a):
+    if a.peer == "none":
+        return None, None, a.peer
     out, _ = run([a.python, a.peer, a.size, str(a.batch), str(a.seq), a.mode, "--steps", str(a.steps)])
     found = json.loads(out.strip().splitlines()[-1])
     if "error" in found:
@@ -72,7 +75,7 @@ def main():
         for recipe in recipes:
             ours, our_gib = run_snug(a, recipe)
             if theirs is None:
-                print(f"{i + 1:>5} {ours:>14.0f} {'out of memory':>15} {'':>7} {our_gib:>9.2f} {'':>10} {recipe}",
+                print(f"{i + 1:>5} {ours:>14.0f} {'-' if peer == 'none' else 'out of memory':>15} {'':>7} {our_gib:>9.2f} {'':>10} {recipe}",
                       flush=True)
                 continue
             ratios[recipe].append(ours / theirs)
