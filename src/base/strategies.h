@@ -34,8 +34,9 @@ enum pipeline {
 
 enum { STAGES_MAX = 1024 };
 
-/* --lora-on: which linear layers have adapters. */
-enum lora_on { LORA_ON_attention, LORA_ON_mlp, LORA_ON_all };
+/* --lora-on: names of layers and groups of layers, separated by commas. */
+#define LORA_ON_DEFAULT "attention"
+enum { LORA_ON_MAX = 256, LORA_ON_WORD_MAX = 64 };
 
 /* --augment: a bit set of augmentations for training images. */
 enum data_augment { DATA_AUGMENT_none = 0, DATA_AUGMENT_flip = 1, DATA_AUGMENT_shift = 2 };

@@ -286,38 +286,70 @@ static const char *end_of_layer(const char *layer)
     return end;
 }
 
+static const char *last_part(const char *layer)
+{
+    const char *dot = strrchr(layer, '.');
+    return dot == NULL ? layer : dot + 1;
+}
+
+/* Is this the end of the name of a layer that ends in the same part as `end`, but is another? */
+static bool is_namesake(const struct program *prog, tensor_id id, const char *end)
+{
+    char layer[NAME_MAX_BYTES];
+    const struct tensor *t = &prog->tensors[id];
+    size_t length = layer_length(t->name, ".weight");
+    if (!t->frozen || length == 0 || length >= sizeof layer)
+        return false;
+    snprintf(layer, sizeof layer, "%.*s", (int)length, t->name);
+    return strcmp(last_part(layer), last_part(end)) == 0 && strcmp(end_of_layer(layer), end) != 0;
+}
+
+/* The name for PEFT's target_modules, which are ends of names: "q_proj"; "attn.c_proj" where the
+ * model also has an "mlp.c_proj". */
+static char *target_of(const struct program *prog, tensor_id id)
+{
+    const char *name = prog->tensors[id].name;
+    char *layer = strndup(name, layer_length(name, PEFT_A)), *target = NULL;
+    if (layer == NULL)
+        return NULL;
+    const char *end = end_of_layer(layer), *shortest = last_part(end);
+    for (int i = 0; i < prog->n_tensors && shortest != end; i++)
+        if (is_namesake(prog, i, end))
+            shortest = end;
+    target = strdup(shortest);
+    free(layer);
+    return target;
+}
+
 char *adapter_config_text(const struct compiled_step *compiled, const struct snug_recipe *recipe,
                           bool is_language, const char *base)
 {
     const struct program *prog = &compiled->prog;
-    char **ends = calloc((size_t)prog->n_tensors + 1, sizeof *ends);
+    char **targets = calloc((size_t)prog->n_tensors + 1, sizeof *targets);
     struct peft_config config = {.rank = recipe->lora,
                                  .alpha = recipe_lora_alpha(recipe),
                                  .is_language = is_language,
                                  .base = base,
-                                 .targets = (const char *const *)ends};
-    bool failed = ends == NULL;
+                                 .targets = (const char *const *)targets};
+    bool failed = targets == NULL;
     for (int id = 0; id < prog->n_tensors && !failed; id++) {
-        size_t length = layer_length(prog->tensors[id].name, PEFT_A);
-        if (length == 0 || !adapter_has(prog, id))
+        if (layer_length(prog->tensors[id].name, PEFT_A) == 0 || !adapter_has(prog, id))
             continue;
         config.in_out = is_in_out(prog, weight_of(prog, prog->tensors[id].name));
-        char *layer = strndup(prog->tensors[id].name, length);
-        char *end = layer == NULL ? NULL : strdup(end_of_layer(layer));
+        char *target = target_of(prog, id);
         bool is_known = false;
-        for (int i = 0; end != NULL && i < config.n_targets; i++)
-            is_known |= strcmp(ends[i], end) == 0;
-        failed = end == NULL;
+        for (int i = 0; target != NULL && i < config.n_targets; i++)
+            is_known |= strcmp(targets[i], target) == 0;
+        failed = target == NULL;
         if (is_known || failed)
-            free(end);
+            free(target);
         else
-            ends[config.n_targets++] = end;
-        free(layer);
+            targets[config.n_targets++] = target;
     }
     char *text = failed ? NULL : peft_config_text(&config);
     for (int i = 0; i < config.n_targets; i++)
-        free(ends[i]);
-    free(ends);
+        free(targets[i]);
+    free(targets);
     return text;
 }
 

@@ -154,7 +154,7 @@ void compiled_step_describe(const struct compiled_step *s, const struct snug_rec
         recipe_checkpoint_name(recipe, out);
     }
     if (recipe->lora > 0)
-        text_add(out, ", lora %lld on %s", (long long)recipe->lora, recipe_lora_on_name(recipe));
+        text_add(out, ", lora %lld on %s", (long long)recipe->lora, recipe->lora_on);
     if (recipe->lora_base != 0)
         text_add(out, " over a %d-bit base", recipe->lora_base);
     if (recipe->dropout == DROPOUT_FROM_CONFIG)

@@ -238,7 +238,7 @@ static enum snug_status fill_config(const struct compile_request *q, const struc
                              .label_smoothing = r->label_smoothing,
                              .checkpoint = checkpointing_of(q),
                              .lora_rank = (int)r->lora,
-                             .lora_on = (enum lora_on)r->lora_on,
+                             .lora_on = r->lora_on,
                              .lora_scale = r->lora > 0 ? recipe_lora_alpha(r) / (double)r->lora : 0,
                              .base_bits = r->lora_base,
                              .optimizer = r->optimizer,

@@ -5,8 +5,9 @@
  *
  *     s = add a, b; y = layernorm s            ->  s, y = add_layernorm a, b
  *     ...; b = dropout c; add_layernorm a, b   ->  s, y = add_layernorm a, c {dropout}
+ *     the same with rmsnorm                    ->  the same with add_rmsnorm
  *     p = linear x, w; y = act p               ->  y, p = linear x, w {act}
- *     d = layernorm_grad ...; s = add r, d     ->  s = layernorm_grad ..., r
+ *     d = layernorm_grad ...; s = add r, d     ->  s = layernorm_grad ..., r; rmsnorm_grad too
  *     d = linear_grad_x ...; s = add r, d      ->  s = linear_grad_x ..., r
  *     d = linear_grad_x ...; e = act_grad d, p ->  e = linear_grad_x ..., p {act}
  *     linear_cross_entropy; its _grad          ->  linear_cross_entropy_train (logits once)
@@ -92,7 +93,7 @@ static struct op *live_writer(struct fuse *f, tensor_id id, enum op_kind kind)
     return at >= 0 && !f->removed[at] && f->prog->ops[at].kind == kind ? &f->prog->ops[at] : NULL;
 }
 
-/* b = dropout c; s, y, mean, rstd = add_layernorm a, b, gamma, beta: the norm applies dropout. */
+/* b = dropout c; s, y, ... = add_layernorm a, b, ...: the norm applies dropout. */
 static void fuse_dropout(struct fuse *f, int at)
 {
     struct op *norm = &f->prog->ops[at];
@@ -105,8 +106,7 @@ static void fuse_dropout(struct fuse *f, int at)
             continue;
         norm->in[0] = rest;
         norm->in[1] = dropout->in[0];
-        norm->in[4] = dropout->in[1];
-        norm->n_in = 5;
+        norm->in[norm->n_in++] = dropout->in[1];
         attrs_of(norm, norm)->dropout = attrs_of(dropout, dropout)->dropout;
         attrs_of(norm, norm)->site = attrs_of(dropout, dropout)->site;
         f->removed[place] = true;
@@ -114,21 +114,33 @@ static void fuse_dropout(struct fuse *f, int at)
     }
 }
 
-/* s = add a, b; y, mean, rstd = layernorm s, gamma, beta: the fused op replaces the add. */
-static void fuse_add_layernorm(struct fuse *f, int at)
+/* Does the norm cover a head at a time, not a row? */
+static bool norms_heads(const struct program *prog, const struct op *norm)
+{
+    return tensor_elems(prog, norm->in[1]) != shape_last(&prog->tensors[norm->in[0]].shape);
+}
+
+/* s = add a, b; y, ... = layernorm s, ...: the fused op replaces the add.  Its operands are those
+ * of the norm, with a and b for s, and s before the outputs. */
+static void fuse_add_norm(struct fuse *f, int at, enum op_kind fused)
 {
     struct op *norm = &f->prog->ops[at];
     struct op *add = live_writer(f, norm->in[0], OP_add);
     int place = f->writer[norm->in[0]];
-    if (add == NULL || is_written(f, norm->in[0], place + 1, at) ||
-        is_written(f, norm->in[1], place, at) || is_written(f, norm->in[2], place, at))
+    if (add == NULL || is_written(f, norm->in[0], place + 1, at) || norms_heads(f->prog, norm))
         return;
-    for (int k = 0; k < 3; k++)
+    for (int k = 1; k < norm->n_in; k++)
+        if (is_written(f, norm->in[k], place, at))
+            return;
+    for (int k = 0; k < norm->n_out; k++)
         if (is_touched(f, norm->out[k], place, at))
             return;
-    tensor_id in[] = {add->in[0], add->in[1], norm->in[1], norm->in[2]};
-    tensor_id out[] = {add->out[0], norm->out[0], norm->out[1], norm->out[2]};
-    *add = op_make(OP_add_layernorm, norm->attrs, 4, in, 4, out);
+    tensor_id in[MAX_INPUTS] = {add->in[0], add->in[1]}, out[MAX_OUTPUTS] = {add->out[0]};
+    for (int k = 1; k < norm->n_in; k++)
+        in[k + 1] = norm->in[k];
+    for (int k = 0; k < norm->n_out; k++)
+        out[k + 1] = norm->out[k];
+    *add = op_make(fused, norm->attrs, norm->n_in + 1, in, norm->n_out + 1, out);
     set_writer(f, add, place);
     f->removed[at] = true;
     fuse_dropout(f, place);
@@ -154,24 +166,22 @@ static void fuse_linear_act(struct fuse *f, int at)
     f->removed[at] = true;
 }
 
-/* d, dg, db = layernorm_grad ...; s = add r, d: layernorm_grad adds r. */
-static void fuse_norm_grad_add(struct fuse *f, int at)
+/* d, ... = layernorm_grad ...; s = add r, d: layernorm_grad adds r, its last input. */
+static void fuse_norm_grad_add(struct fuse *f, int at, enum op_kind kind)
 {
     struct op *add = &f->prog->ops[at];
-    for (int k = 0; k < 2; k++) {
+    for (int k = 0; k < 2 && !f->removed[at]; k++) {
         tensor_id part = add->in[k], rest = add->in[1 - k];
-        struct op *norm = live_writer(f, part, OP_layernorm_grad);
+        struct op *norm = live_writer(f, part, kind);
         int place = f->writer[part];
-        if (norm == NULL || norm->n_in != 5 || norm->out[0] != part || n_readers(f, part) != 1 ||
-            is_written(f, part, place + 1, at) || is_written(f, rest, place, at) ||
-            is_touched(f, add->out[0], place, at))
+        if (norm == NULL || norm->n_in != op_infos[kind].min_in || norm->out[0] != part ||
+            n_readers(f, part) != 1 || is_written(f, part, place + 1, at) ||
+            is_written(f, rest, place, at) || is_touched(f, add->out[0], place, at))
             continue;
-        norm->in[5] = rest;
-        norm->n_in = 6;
+        norm->in[norm->n_in++] = rest;
         norm->out[0] = add->out[0];
         set_writer(f, norm, place);
         f->removed[at] = true;
-        return;
     }
 }
 
@@ -256,13 +266,17 @@ enum snug_status pass_fuse(struct program *prog, struct pass_env *env)
     for (int i = 0; i < prog->n_ops; i++)
         switch (prog->ops[i].kind) {
         case OP_layernorm:
-            fuse_add_layernorm(&f, i);
+            fuse_add_norm(&f, i, OP_add_layernorm);
+            break;
+        case OP_rmsnorm:
+            fuse_add_norm(&f, i, OP_add_rmsnorm);
             break;
         case OP_act:
             fuse_linear_act(&f, i);
             break;
         case OP_add:
-            fuse_norm_grad_add(&f, i);
+            fuse_norm_grad_add(&f, i, OP_layernorm_grad);
+            fuse_norm_grad_add(&f, i, OP_rmsnorm_grad);
             if (!f.removed[i])
                 fuse_gemm_add(&f, i);
             break;

@@ -12,74 +12,151 @@
  * and have PEFT's layout.
  *
  * All other parameters are frozen: autodiff emits no gradients for them, so they have no optimizer
- * states.  Linear layers are classified by their neighbours: attention reads q, k and v; the output
- * projection reads attention; the layers of an MLP are next to an activation function.
+ * states.  The layers of a block are chosen by their roles (ir/linear_roles.h), alone or in groups,
+ * or as PEFT's target_modules, by the end of their names: gate, attention, gate_proj.
  *
  * Frozen matrices that only linear layers read can be stored in fewer bits.  They are chosen here,
  * before other passes add readers, and rewritten by dequantize.c.
  *
  * needs: a forward program, with dropout inserted    keeps: tensor ids, results    breaks: nothing
  * leaves: results.quantized
- * cost:  O(ops x ops + tensors)
+ * cost:  O(ops x words of --lora-on + tensors)
  */
+#include "base/nearest.h"
+#include "base/text.h"
+#include "ir/linear_roles.h"
 #include "pass/pass.h"
 #include "pass/rewriter.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
-enum place { PLACE_none, PLACE_attention_in, PLACE_attention_out, PLACE_mlp };
+/* The words of --lora-on that name several roles. */
+static const struct group {
+    const char *name;
+    unsigned roles;
+    const char *layers; /* for the message when a model has none */
+} groups[] = {
+#define BIT(role) (1u << LINEAR_##role)
+    {"attention", BIT(q) | BIT(k) | BIT(v) | BIT(qkv), "linear layer that feeds attention"},
+    {"mlp", BIT(gate) | BIT(up) | BIT(down), "MLP linear layer (next to an activation)"},
+    {"all", ~1u, "attention or MLP linear layer"}};
+#undef BIT
+enum { N_GROUPS = (int)(sizeof groups / sizeof *groups) };
 
-/* The op that writes the tensor, looking through dropout; NULL if there is none. */
-static const struct op *source_of(const struct program *prog, tensor_id id)
+struct selection {
+    const struct program *prog;
+    struct pass_env *env;
+    enum linear_role *roles; /* per op; other if it cannot have an adapter */
+    bool *adapted;           /* per op */
+};
+
+static const char ending[] = ".weight";
+
+/* The length of the layer's name in the name of its weight: "h.0.attn.c_attn.weight". */
+static size_t layer_length(const char *weight)
 {
-    for (int i = prog->n_ops - 1; i >= 0; i--)
-        for (int k = 0; k < prog->ops[i].n_out; k++) {
-            if (prog->ops[i].out[k] != id)
-                continue;
-            if (prog->ops[i].kind != OP_dropout)
-                return &prog->ops[i];
-            id = prog->ops[i].in[0];
-        }
-    return NULL;
+    size_t n = strlen(weight), m = sizeof ending - 1;
+    return n > m && strcmp(weight + n - m, ending) == 0 ? n - m : n;
 }
 
-static bool is_read_by(const struct program *prog, tensor_id id, enum op_kind kind)
+/* Does the name of the layer end in the word, after a dot or as a whole? */
+static bool ends_in(const char *weight, const char *word)
 {
-    for (int i = 0; i < prog->n_ops; i++)
-        if (prog->ops[i].kind == kind && prog->ops[i].in[0] == id)
-            return true;
-    return false;
+    size_t length = layer_length(weight), n = strlen(word);
+    return length >= n && strncmp(weight + length - n, word, n) == 0 &&
+           (length == n || weight[length - n - 1] == '.');
 }
 
-static enum place place_of(const struct program *prog, const struct op *op)
+/* Selects the layers that a word of --lora-on names; returns how many. */
+static int select_word(struct selection *s, const char *word)
 {
-    const struct op *source = source_of(prog, op->in[0]);
-    if (is_read_by(prog, op->out[0], OP_attention))
-        return PLACE_attention_in;
-    if (source != NULL && source->kind == OP_attention)
-        return PLACE_attention_out;
-    if (is_read_by(prog, op->out[0], OP_act) || (source != NULL && source->kind == OP_act) ||
-        op->attrs.act != ACT_none)
-        return PLACE_mlp;
-    return PLACE_none;
-}
-
-static bool is_adapted(const struct program *prog, const struct pass_env *env, const struct op *op)
-{
-    if (op->kind != OP_linear || op->n_in > 3 || prog->tensors[op->in[1]].role != ROLE_parameter)
-        return false;
-    switch (place_of(prog, op)) {
-    case PLACE_none:
-        return false;
-    case PLACE_attention_in:
-        return env->config.lora_on != LORA_ON_mlp;
-    case PLACE_attention_out:
-        return env->config.lora_on == LORA_ON_all;
-    case PLACE_mlp:
-        return env->config.lora_on != LORA_ON_attention;
+    const struct group *group = NULL;
+    int n = 0;
+    for (int i = 0; i < N_GROUPS; i++)
+        if (strcmp(groups[i].name, word) == 0)
+            group = &groups[i];
+    for (int i = 0; i < s->prog->n_ops; i++) {
+        if (s->roles[i] == LINEAR_other)
+            continue;
+        bool named = group != NULL
+                         ? (group->roles >> s->roles[i] & 1) != 0
+                         : strcmp(linear_role_name(s->roles[i]), word) == 0 ||
+                               ends_in(s->prog->tensors[s->prog->ops[i].in[1]].name, word);
+        s->adapted[i] |= named;
+        n += named;
     }
-    return false;
+    return n;
+}
+
+static unsigned roles_of(const struct selection *s)
+{
+    unsigned roles = 0;
+    for (int i = 0; i < s->prog->n_ops; i++)
+        roles |= 1u << s->roles[i];
+    return roles & ~1u;
+}
+
+static enum snug_status no_such_layer(const struct selection *s, const char *word)
+{
+    struct snug_error *err = s->env->err;
+    unsigned roles = roles_of(s);
+    for (int i = 0; i < N_GROUPS; i++)
+        if (roles == 0 || strcmp(groups[i].name, word) == 0)
+            return snug_fail(err, SNUG_UNSUPPORTED, "--lora: %s has no %s%s", s->prog->name,
+                             groups[roles == 0 ? N_GROUPS - 1 : i].layers,
+                             roles == 0 ? "; convolutions and embeddings do not support adapters"
+                                        : "; --lora-on all adapts the linear layers it has");
+    const char *words[LINEAR_ROLE_COUNT + N_GROUPS] = {NULL};
+    struct text names = {0};
+    for (int role = 1; role < LINEAR_ROLE_COUNT; role++)
+        if (roles >> role & 1) {
+            words[role] = linear_role_name((enum linear_role)role);
+            text_add(&names, "%s%s", names.length > 0 ? ", " : "", words[role]);
+        }
+    for (int i = 0; i < N_GROUPS; i++)
+        words[LINEAR_ROLE_COUNT + i] = groups[i].name;
+    bool is_part = (roles >> LINEAR_qkv & 1) && strchr("qkv", word[0]) != NULL && word[1] == '\0';
+    const char *nearest = is_part ? "qkv" : nearest_word(word, words, LINEAR_ROLE_COUNT + N_GROUPS);
+    enum snug_status status = snug_fail(
+        err, SNUG_BAD_ARGUMENT,
+        "--lora-on %s: %s has no layer of that name%s%s%s has %s (or attention, mlp, all)", word,
+        s->prog->name, nearest != NULL ? "; did you mean " : "", nearest != NULL ? nearest : "",
+        nearest != NULL ? "? It" : "; it", names.data);
+    text_free(&names);
+    return status;
+}
+
+static enum snug_status select_layers(struct selection *s)
+{
+    char word[LORA_ON_WORD_MAX];
+    for (const char *at = s->env->config.lora_on; *at != '\0';) {
+        size_t n = strcspn(at, ",");
+        snprintf(word, sizeof word, "%.*s", (int)n, at);
+        if (select_word(s, word) == 0)
+            return no_such_layer(s, word);
+        at += n + (at[n] == ',');
+    }
+    return SNUG_OK;
+}
+
+/* Leaves the roles of the layers that can have an adapter. */
+static enum snug_status selection_init(struct selection *s, const struct program *prog,
+                                       struct pass_env *env)
+{
+    *s = (struct selection){.prog = prog, .env = env};
+    s->adapted = arena_zeros(env->scratch, (size_t)prog->n_ops + 1, sizeof *s->adapted);
+    if (s->adapted == NULL)
+        return snug_fail(env->err, SNUG_NO_MEMORY, "lora: no memory for %d ops", prog->n_ops);
+    TRY(linear_roles_find(prog, env->scratch, &s->roles, env->err));
+    for (int i = 0; i < prog->n_ops; i++) {
+        const struct op *op = &prog->ops[i];
+        if (op->kind != OP_linear || op->n_in > 3 ||
+            prog->tensors[op->in[1]].role != ROLE_parameter)
+            s->roles[i] = LINEAR_other;
+    }
+    return SNUG_OK;
 }
 
 static enum snug_status check_rank(const struct program *prog, const struct pass_env *env,
@@ -98,10 +175,7 @@ static enum snug_status check_rank(const struct program *prog, const struct pass
 /* "h.0.attn.c_attn.weight" -> "h.0.attn.c_attn" + suffix */
 static char *layer_name(struct pass_env *env, const char *weight, const char *suffix)
 {
-    static const char ending[] = ".weight";
-    size_t n = strlen(weight), m = sizeof ending - 1;
-    bool ends = n > m && strcmp(weight + n - m, ending) == 0;
-    return arena_format(env->scratch, "%.*s%s", (int)(ends ? n - m : n), weight, suffix);
+    return arena_format(env->scratch, "%.*s%s", (int)layer_length(weight), weight, suffix);
 }
 
 /* Adds the matrix A or B of the adapter of a weight. */
@@ -167,20 +241,6 @@ static enum snug_status adapt(struct rewriter *rw, struct pass_env *env, int i)
     return rewriter_replace(rw, i, &linear);
 }
 
-static enum snug_status no_place(const struct program *prog, const struct pass_env *env)
-{
-    static const char *const layers[] = {"linear layer that feeds attention",
-                                         "MLP linear layer (next to an activation)",
-                                         "attention or MLP linear layer"};
-    bool any = false;
-    for (int i = 0; i < prog->n_ops; i++)
-        any |= prog->ops[i].kind == OP_linear && place_of(prog, &prog->ops[i]) != PLACE_none;
-    return snug_fail(env->err, SNUG_UNSUPPORTED, "--lora: %s has no %s%s", prog->name,
-                     layers[env->config.lora_on],
-                     any ? "; --lora-on all adapts the linear layers it has"
-                         : "; convolutions and embeddings do not support adapters");
-}
-
 /* Chooses the frozen matrices that only linear layers read. */
 static void choose_quantized(const struct program *prog, struct pass_env *env)
 {
@@ -192,20 +252,17 @@ static void choose_quantized(const struct program *prog, struct pass_env *env)
                 env->results.quantized[prog->ops[i].in[k]] = false;
 }
 
-static enum snug_status rewrite(struct rewriter *rw, struct pass_env *env)
+static enum snug_status rewrite(struct rewriter *rw, const struct selection *s)
 {
-    int n_adapters = 0;
     for (int i = 0; i < rw->prog->n_ops; i++) {
-        const struct op *op = &rw->prog->ops[i];
-        if (!is_adapted(rw->prog, env, op)) {
+        if (!s->adapted[i]) {
             TRY(rewriter_copy(rw, i));
             continue;
         }
-        TRY(check_rank(rw->prog, env, op));
-        TRY(adapt(rw, env, i));
-        n_adapters++;
+        TRY(check_rank(rw->prog, s->env, &rw->prog->ops[i]));
+        TRY(adapt(rw, s->env, i));
     }
-    return n_adapters == 0 ? no_place(rw->prog, env) : SNUG_OK;
+    return SNUG_OK;
 }
 
 enum snug_status pass_lora(struct program *prog, struct pass_env *env)
@@ -220,6 +277,9 @@ enum snug_status pass_lora(struct program *prog, struct pass_env *env)
         prog->tensors[i].frozen =
             prog->tensors[i].role == ROLE_parameter || prog->tensors[i].role == ROLE_buffer;
     choose_quantized(prog, env);
+    struct selection selection;
+    TRY(selection_init(&selection, prog, env));
+    TRY(select_layers(&selection));
     struct rewriter rw = rewriter_begin(prog, "lora", env->err);
-    return rewriter_finish(&rw, rewrite(&rw, env));
+    return rewriter_finish(&rw, rewrite(&rw, &selection));
 }

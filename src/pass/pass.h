@@ -67,7 +67,7 @@ struct pass_config {
     struct checkpointing checkpoint;
 
     int lora_rank; /* rank of the adapters; 0: no adapters, all parameters are trained */
-    enum lora_on lora_on;
+    const char *lora_on; /* the layers with adapters: names separated by commas */
     double lora_scale; /* alpha / rank */
     int base_bits;     /* bits of frozen matrices: 16, 8, 4; 0: same type as the other weights */
 

@@ -117,6 +117,28 @@ static void get_memory(const snug_recipe *recipe, struct text *out)
         text_add(out, "%lld", (long long)recipe->memory);
 }
 
+/* The pass checks that the model has the layers. */
+static bool set_lora_on(snug_recipe *recipe, const char *value)
+{
+    static const char letters[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-";
+    for (const char *at = value;; at++) {
+        size_t n = strspn(at, letters);
+        at += n;
+        if (n == 0 || n >= LORA_ON_WORD_MAX || (*at != ',' && *at != '\0'))
+            return false;
+        if (*at == '\0')
+            break;
+    }
+    return snprintf(recipe->lora_on, sizeof recipe->lora_on, "%s", value) <
+           (int)sizeof recipe->lora_on;
+}
+
+static void get_lora_on(const snug_recipe *recipe, struct text *out)
+{
+    text_add(out, "%s", recipe->lora_on);
+}
+
 /* Rejects line breaks: a saved recipe has one line per key. */
 static bool set_lora_from(snug_recipe *recipe, const char *value)
 {
@@ -161,8 +183,6 @@ static const struct choice offloads[] = {
 static const struct choice masters[] = {{"fp32", 0}, {"none", 1}, {NULL, 0}};
 static const struct choice state_bits[] = {{"32", 32}, {"16", 16}, {"8", 8}, {"4", 4}, {NULL, 0}};
 static const struct choice updates[] = {{"end", 0}, {"in-backward", 1}, {NULL, 0}};
-static const struct choice lora_places[] = {
-    {"attention", LORA_ON_attention}, {"mlp", LORA_ON_mlp}, {"all", LORA_ON_all}, {NULL, 0}};
 static const struct choice lora_bases[] = {{"16", 16}, {"8", 8}, {"4", 4}, {NULL, 0}};
 static const struct choice targets[] = {
     {"here", TARGET_here}, {"cpu", TARGET_cpu},   {"v100-32g", TARGET_v100}, {"a100", TARGET_a100},
@@ -264,9 +284,8 @@ static const struct key keys[] = {
      .get = get_memory},
     {"lora", "none, or a rank from 1", "train LoRA adapters of this rank; the model is frozen",
      .kind = COUNT, .field = FIELD(lora), .least = 1, .most = 1e6},
-    {"lora-on", "attention (q, k, v), mlp, all (both, and the attention output)",
-     "linear layers with adapters", .kind = CHOICE, .field = FIELD(lora_on),
-     .choices = lora_places},
+    {"lora-on", "attention (q, k, v), mlp, all, or a list of q,k,v,o,gate,up,down",
+     "linear layers with adapters", .kind = OWN, .set = set_lora_on, .get = get_lora_on},
     {"lora-alpha", "twice the rank, or a number", "adapter outputs are scaled by alpha / rank",
      .kind = REAL, .field = FIELD(lora_alpha), .least = 1e-30, .most = 1e30},
     {"lora-base", "as --precision, or 16, 8, 4", "bits per element of the frozen matrices",
@@ -580,9 +599,4 @@ const char *recipe_schedule_name(const struct snug_recipe *recipe)
 const char *recipe_pipeline_name(const struct snug_recipe *recipe)
 {
     return choice_name(pipelines, recipe->pipeline);
-}
-
-const char *recipe_lora_on_name(const struct snug_recipe *recipe)
-{
-    return choice_name(lora_places, recipe->lora_on);
 }

@@ -67,7 +67,7 @@ struct snug_recipe {
     int offload;                     /* bits of enum offload */
     int64_t lora;                    /* rank of the adapters, 0: no LoRA */
     double lora_alpha;               /* NAN: twice the rank */
-    int lora_on;                     /* enum lora_on */
+    char lora_on[LORA_ON_MAX];       /* names of layers and groups, separated by commas */
     int lora_base;                   /* bits of the frozen matrices, 0: as precision */
     char lora_from[LORA_FROM_MAX];   /* folder of the adapter to start from, or "" */
     int64_t ranks;                   /* 0: not set */
@@ -117,7 +117,6 @@ void recipe_checkpoint_name(const struct snug_recipe *recipe, struct text *out);
 const char *recipe_offload_name(const struct snug_recipe *recipe);
 const char *recipe_schedule_name(const struct snug_recipe *recipe);
 const char *recipe_pipeline_name(const struct snug_recipe *recipe);
-const char *recipe_lora_on_name(const struct snug_recipe *recipe); /* "attention" */
 /* Sets a key from the saved recipe of a resumed run, unless the user set it.  For "opt" this holds
  * for each option; the optimizer must be set first. */
 enum snug_status recipe_inherit(struct snug_recipe *recipe, const char *key, const char *value,

@@ -4,6 +4,7 @@
 #include "recipe/recipe.h"
 
 #include <math.h>
+#include <string.h>
 
 /* Rejects flags that do not work with pipeline stages, with the reason or the alternative. */
 static enum snug_status check_stage(const struct snug_recipe *recipe, struct snug_error *err)
@@ -109,12 +110,12 @@ enum snug_status recipe_check(const struct snug_recipe *recipe, struct snug_erro
             recipe->zero);
     TRY(check_stages(recipe, err));
     TRY(check_optimizer(recipe, err));
-    const char *unused = recipe->lora > 0                       ? NULL
-                         : recipe->lora_on != LORA_ON_attention ? "lora-on"
-                         : !isnan(recipe->lora_alpha)           ? "lora-alpha"
-                         : recipe->lora_base != 0               ? "lora-base"
-                         : recipe->lora_from[0] != '\0'         ? "lora-from"
-                                                                : NULL;
+    const char *unused = recipe->lora > 0                                ? NULL
+                         : strcmp(recipe->lora_on, LORA_ON_DEFAULT) != 0 ? "lora-on"
+                         : !isnan(recipe->lora_alpha)                    ? "lora-alpha"
+                         : recipe->lora_base != 0                        ? "lora-base"
+                         : recipe->lora_from[0] != '\0'                  ? "lora-from"
+                                                                         : NULL;
     if (unused != NULL)
         return snug_fail(err, SNUG_BAD_ARGUMENT, "--%s has no effect without --lora RANK", unused);
     return SNUG_OK;

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <sched.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 snug_recipe *snug_recipe_new(void)
@@ -16,6 +17,7 @@ snug_recipe *snug_recipe_new(void)
                                 .optimizer = &optimizer_adamw,
                                 .lr = NAN,
                                 .weight_decay = NAN,
+                                .lora_on = LORA_ON_DEFAULT,
                                 .lora_alpha = NAN,
                                 .clip = 1,
                                 .lr_end = 0.1,
@@ -73,7 +75,7 @@ void recipe_clear_lora(struct snug_recipe *recipe)
 {
     recipe->lora = 0;
     recipe->lora_alpha = NAN;
-    recipe->lora_on = LORA_ON_attention;
+    strcpy(recipe->lora_on, LORA_ON_DEFAULT);
     recipe->lora_base = 0;
     recipe->lora_from[0] = '\0';
 }

@@ -398,6 +398,9 @@ words_and_flags() {
 2 | --lora, a rank from 1                  | plan gpt2 --lora 0
 2 | rank from 1 to 768, h.0.attn.c_attn    | plan gpt2 --lora 769
 2 | --lora-on, attention, mlp, all         | plan gpt2 --lora 8 --lora-on head
+2 | did you mean gate? It has q, k, v, o, gate, up, down | plan qwen2.5-0.5b --lora 8 --lora-on q,gat
+2 | did you mean qkv? It has qkv, o, up, down | plan gpt2 --lora 8 --lora-on q
+2 | --lora-on, a list of q,k,v,o,gate,up,down | plan gpt2 --lora 8 --lora-on q,,v
 2 | --lora-base, 16, 8, 4                  | plan gpt2 --lora 8 --lora-base 2
 2 | --lora-alpha                           | plan gpt2 --lora 8 --lora-alpha 0
 2 | --lora-base has no effect without --lora | plan gpt2 --lora-base 8

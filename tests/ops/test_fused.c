@@ -5,6 +5,7 @@
  * Checkpointing relies on it: it may save one result of a fused op and recompute another alone.
  *     linear with an activation                   linear, act
  *     add_layernorm, with dropout of one side     dropout, add, layernorm
+ *     add_rmsnorm, with dropout of one side       dropout, add, rmsnorm
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -114,24 +115,29 @@ static void check_norm(const char *type, int width, bool reference, const char *
                  "tensor a input %s [37 %d]; tensor b input %s [37 %d]; tensor g input %s [%d]; "
                  "tensor h input %s [%d]; ",
                  SCALAR_COUNT, type, width, type, width, type, width, type, width);
-    const char *const results[] = {"s", "y", "d", "s.2", "y.2", "y.3"};
+    const char *const results[] = {"s", "y", "d", "s.2", "y.2", "y.3", "rs", "ry", "ry.2"};
     for (int i = 0; i < LENGTH(results); i++)
         length += snprintf(text + length, sizeof text - (size_t)length,
                            "tensor %s activation %s [37 %d] output; ", results[i], type, width);
-    const char *const statistics[] = {"m", "r", "m.2", "r.2", "m.3", "r.3"};
+    const char *const statistics[] = {"m", "r", "m.2", "r.2", "m.3", "r.3", "rr", "rr.2"};
     for (int i = 0; i < LENGTH(statistics); i++)
         length += snprintf(text + length, sizeof text - (size_t)length,
                            "tensor %s activation f32 [37] output; ", statistics[i]);
     snprintf(text + length, sizeof text - (size_t)length,
              "s, y, m, r = add_layernorm a, b, g, h, scalars {dropout=0.3, site=2}; "
              "d = dropout b, scalars {dropout=0.3, site=2}; s.2 = add a, d; "
-             "y.2, m.2, r.2 = layernorm s.2, g, h; y.3, m.3, r.3 = layernorm s, g, h");
+             "y.2, m.2, r.2 = layernorm s.2, g, h; y.3, m.3, r.3 = layernorm s, g, h; "
+             "rs, ry, rr = add_rmsnorm a, b, g, scalars {dropout=0.3, site=2}; "
+             "ry.2, rr.2 = rmsnorm s.2, g");
     run(&m, text, reference);
     expect_same(&m, "s", "s.2", what);
     expect_same(&m, "y", "y.2", what);
     expect_same(&m, "y", "y.3", what);
     expect_same(&m, "m", "m.2", what);
     expect_same(&m, "r", "r.2", what);
+    expect_same(&m, "rs", "s.2", what);
+    expect_same(&m, "ry", "ry.2", what);
+    expect_same(&m, "rr", "rr.2", what);
     forget(&m);
 }
 

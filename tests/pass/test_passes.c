@@ -33,6 +33,7 @@ static const char declarations[] =
     "tensor s temporary f64 [8] persistent; scalars s\n"
     "tensor a activation f32 [2 4]; tensor b activation f32 [2 4]; tensor c activation f32 [2 4]\n"
     "tensor d activation f32 [2 4]; tensor h activation f32 [2 4]\n"
+    "tensor gh parameter f32 [2] persistent; tensor rstd4 activation f32 [4]\n"
     "tensor seen activation f32 [1 4] view=h+4 output; tensor o activation f32 [2 4] output\n"
     "tensor part activation f32 [2 4] view=whole+8; tensor whole activation f32 [16] output\n"
     "tensor em activation f32 [2 3 4]; tensor lse6 activation f32 [6]\n"
@@ -118,6 +119,20 @@ static const struct row rows[] = {
      "b, c, mean, rstd = add_layernorm x, a, gm, bt", OK},
     {"add and norm without statistics", pass_fuse,
      "a = add x, y; b, _, _ = layernorm a, gm, bt", "a, b, _, _ = add_layernorm x, y, gm, bt", OK},
+    {"add and rmsnorm", pass_fuse,
+     "a = add x, y; b, rstd = rmsnorm a, gm {eps=0.5}; o = add a, b",
+     "a, b, rstd = add_rmsnorm x, y, gm {eps=0.5}; o = add a, b", OK},
+    {"add and rmsnorm with an update of gamma between", pass_fuse,
+     "a = add x, y; gm = update dg, s, gm {rule=sgd}; b, rstd = rmsnorm a, gm",
+     "a = add x, y; gm = update dg, s, gm {rule=sgd}; b, rstd = rmsnorm a, gm", OK},
+    {"add and rmsnorm with a reader of an output's bytes between", pass_fuse,
+     "b = act x; a = add x, y; c = act b; b, rstd = rmsnorm a, gm",
+     "b = act x; a = add x, y; c = act b; b, rstd = rmsnorm a, gm", OK},
+    {"add and rmsnorm of heads", pass_fuse,
+     "a = add x, y; b, rstd4 = rmsnorm a, gh", "a = add x, y; b, rstd4 = rmsnorm a, gh", OK},
+    {"dropout, add and rmsnorm", pass_fuse,
+     "a = dropout y, s {dropout=0.5, site=3}; b = add x, a; c, rstd = rmsnorm b, gm",
+     "b, c, rstd = add_rmsnorm x, y, gm, s {dropout=0.5, site=3}", OK},
     {"linear and act, the value before is read", pass_fuse,
      "a = linear x, w, bias {layout=in_out}; b = act a {act=gelu}; c = act_grad y, a {act=gelu}",
      "b, a = linear x, w, bias {act=gelu, layout=in_out}; c = act_grad y, a {act=gelu}", OK},
@@ -188,6 +203,20 @@ static const struct row rows[] = {
     {"a norm gradient twice", pass_fuse,
      "b, dg, db = layernorm_grad y, x, gm, mean, rstd; c = add b, b",
      "b, dg, db = layernorm_grad y, x, gm, mean, rstd; c = add b, b", OK},
+    {"rmsnorm gradient and add", pass_fuse,
+     NORM_A "b, dg = rmsnorm_grad y, x, gm, rstd {accumulate=yes}; c = add a, b",
+     NORM_A "c, dg = rmsnorm_grad y, x, gm, rstd, a {accumulate=yes}", OK},
+    {"rmsnorm gradient with several readers", pass_fuse,
+     NORM_A "b, dg = rmsnorm_grad y, x, gm, rstd; c = add a, b; d = act b",
+     NORM_A "b, dg = rmsnorm_grad y, x, gm, rstd; c = add a, b; d = act b", OK},
+    {"rmsnorm gradient that has a rest already", pass_fuse,
+     NORM_A "b, dg = rmsnorm_grad y, x, gm, rstd, a; c = add a, b",
+     NORM_A "b, dg = rmsnorm_grad y, x, gm, rstd, a; c = add a, b", OK},
+    {"both norms' gradients in one sum: the later one adds the other", pass_fuse,
+     "a, dg, db = layernorm_grad y, x, gm, mean, rstd; b, dc = rmsnorm_grad y, x, gm, rstd; "
+     "c = add b, a",
+     "a, dg, db = layernorm_grad y, x, gm, mean, rstd; c, dc = rmsnorm_grad y, x, gm, rstd, a",
+     OK},
     {"head", pass_fuse,
      "l, lse6 = linear_cross_entropy em, e, i {weight=0.5}; "
      "dem, de = linear_cross_entropy_grad em, e, i, lse6, s {weight=0.5}",
