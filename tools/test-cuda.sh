@@ -33,7 +33,7 @@ run() { # NAME COMMAND...
 }
 
 run 'op cases' "$build/gpu/tests/cuda/test_cuda_ops"
-run 'attention' "$build/gpu/tests/cuda/test_cuda_attention"
+run 'attention' "$build/gpu/tests/cuda/test_cuda_attention_reads"
 run 'bits' "$build/gpu/tests/cuda/test_cuda_bits"
 run 'executor' "$build/gpu/tests/cuda/test_cuda_exec"
 run 'updates' "$build/gpu/tests/cuda/test_cuda_update"

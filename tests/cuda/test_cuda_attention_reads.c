@@ -1,5 +1,5 @@
 /*
- * test_cuda_attention.c -- our attention reads only the tiles that it needs: rows that the causal
+ * test_cuda_attention_reads.c -- our attention reads only the tiles that it needs: rows that the causal
  * order, the window, the documents or the lengths exclude may hold NaN, and no bit of the other
  * results changes.
  */
