@@ -39,6 +39,7 @@ run 'updates' "$build/gpu/tests/cuda/test_cuda_update"
 run 'sums' "$build/gpu/tests/cuda/test_cuda_sums"
 run 'collectives' "$build/gpu/tests/cuda/test_cuda_ranks"
 run 'matmuls' "$build/gpu/tests/cuda/test_cuda_gemm"
+run 'attention' "$build/gpu/tests/cuda/test_cuda_attention"
 if [ -n "${SANITIZER:-}" ]; then
     tools/sanitize-cuda.sh "$build"
     result 'op cases under compute-sanitizer' $?

@@ -194,19 +194,19 @@ enum snug_status cuda_attention_prepare(const struct cuda_attention_shape *shape
                                         size_t most_work_bytes, struct cuda_attention **attention,
                                         struct snug_error *err)
 {
-    static const enum attention_sums grouped[] = {ATTENTION_SUMS_library, ATTENTION_SUMS_own};
-    static const enum attention_sums simple[] = {ATTENTION_SUMS_none};
     bool sums = shape->is_grad && group_of(shape) > 1;
-    const enum attention_sums *formulations = sums ? grouped : simple;
+    enum attention_sums first = sums ? ATTENTION_SUMS_library : ATTENTION_SUMS_none;
+    enum attention_sums last = sums ? ATTENTION_SUMS_own : ATTENTION_SUMS_none;
     *attention = NULL;
     struct cuda_attention *a = calloc(1, sizeof *a);
     if (a == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "attention: out of memory while preparing it");
     a->shape = *shape;
     enum snug_status status = SNUG_OK;
-    for (int i = 0; i < (sums ? 2 : 1) && status == SNUG_OK && !is_planned(a); i++) {
+    for (int sum = sums && shape->own_sums ? (int)last : (int)first;
+         sum <= (int)last && status == SNUG_OK && !is_planned(a); sum++) {
         release_parts(a);
-        a->sums = formulations[i];
+        a->sums = (enum attention_sums)sum;
         status = plan_parts(a, most_work_bytes, err);
     }
     if (status == SNUG_OK && is_planned(a))
@@ -216,11 +216,9 @@ enum snug_status cuda_attention_prepare(const struct cuda_attention_shape *shape
     return status;
 }
 
-const char *cuda_attention_formulation(const struct cuda_attention *a)
+bool cuda_attention_sums_heads(const struct cuda_attention *a)
 {
-    return a->sums == ATTENTION_SUMS_library ? "heads summed by cuDNN"
-           : a->sums == ATTENTION_SUMS_own   ? "heads summed by our kernel"
-                                             : "no heads to sum";
+    return a->sums == ATTENTION_SUMS_own;
 }
 
 int64_t cuda_attention_n_parts(const struct cuda_attention *a)

@@ -18,6 +18,7 @@ struct cuda_attention_shape {
     enum dtype type;
     bool causal, is_grad;
     bool nondeterministic; /* the gradient may be summed in an order that changes from run to run */
+    bool own_sums; /* let our kernel sum over heads that share k and v, even if cuDNN could */
 };
 
 struct cuda_attention_call {
@@ -40,8 +41,8 @@ enum snug_status cuda_attention_prepare(const struct cuda_attention_shape *shape
 void cuda_attention_release(struct cuda_attention *attention); /* NULL is fine */
 enum snug_status cuda_attention_run(const struct cuda_attention *attention,
                                     const struct cuda_attention_call *call, struct snug_error *err);
-/* For tests and traces: "one pass", "groups summed by cuDNN", ... */
-const char *cuda_attention_formulation(const struct cuda_attention *attention);
+/* What was chosen, for tests: does our kernel sum over heads, and how many runs are there? */
+bool cuda_attention_sums_heads(const struct cuda_attention *attention);
 int64_t cuda_attention_n_parts(const struct cuda_attention *attention);
 
 #endif
