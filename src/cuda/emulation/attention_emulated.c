@@ -37,9 +37,7 @@ static size_t work_bytes_of(const struct cuda_attention_shape *s, const struct a
  * that the graph does not compute. */
 static bool is_rejected(const struct cuda_attention_shape *s, const struct attention_part *part)
 {
-    bool is_plain = s->n_kv_heads == s->n_heads && s->q_row == s->kv_row && s->window == 0;
-    return (is_plain && s->depth % 16 != 0) ||
-           (part->sums == ATTENTION_SUMS_library && s->n_time % 2 != 0);
+    return s->depth % 16 != 0 || (part->sums == ATTENTION_SUMS_library && s->n_time % 2 != 0);
 }
 
 enum snug_status attention_engine_prepare(const struct cuda_attention_shape *shape,
