@@ -167,12 +167,13 @@ static void add(struct sum *sum, double term)
 }
 
 /* Each term may have been rounded to 16 bits, and the result twice.  A missing term of usual size is
- * found. */
+ * found.  1e-5: dP - delta of a row with one key is the difference of two equal sums, which tensor
+ * cores add with fewer bits than fp32 has; an H200 left 1.1e-6 of it in dq. */
 static void check(struct bench *t, const char *of, const int64_t at[4], double got,
                   const struct sum *want)
 {
     double unit = t->shape.type == DTYPE_bf16 ? 1.0 / 256 : 1.0 / 2048;
-    double allowed = unit * (1.5 * fabs(want->value) + 2.0 * sqrt(want->squares)) + 1e-6;
+    double allowed = unit * (1.5 * fabs(want->value) + 2.0 * sqrt(want->squares)) + 1e-5;
     if (!(fabs(got - want->value) <= allowed))
         fail_or_print(t,
                       "%s of sequence %lld, head %lld, row %lld, element %lld: %g, not %g (%g "
