@@ -201,7 +201,7 @@ $(filter-out %.c.o,$(EMULATED_OBJ)): $(BUILD)/emulated/%.o: % build/config.mk $(
 	$(run)$(CXX) $(CPPFLAGS) -DSNUG_CUDA_EMULATED $(EMULATED_FLAGS) -MMD -MP -c -o $@ -x c++ $<
 
 # The same tests linked with the real kernels, for a machine with a GPU.
-GPU_TESTS    := test_cuda_ops test_cuda_bits test_cuda_exec test_cuda_update test_cuda_sums test_cuda_ranks test_cuda_gemm
+GPU_TESTS    := $(addprefix test_cuda_,ops attention attention_reads bits exec update sums ranks gemm)
 GPU_TEST_BIN := $(addprefix $(BUILD)/gpu/tests/cuda/,$(GPU_TESTS))
 $(GPU_TEST_BIN): $(BUILD)/gpu/%: $(BUILD)/%.o $(TEST_LIB) $(PLUGIN_OBJ) $(BUILD)/libsnug.a
 	@mkdir -p $(@D)

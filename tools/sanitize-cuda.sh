@@ -34,7 +34,7 @@ write_options() {
     local filter=--kernel-name name
     has_option "$filter" || filter=--kernel-regex # the option's name in older versions
     printf '%s\n' --error-exitcode 9 --target-processes application-only
-    sed -nE 's/^(template <.*> )?KERNEL (REGISTERS_MOST\([0-9]+\) )?([a-z0-9_]+)\(.*/\3/p' src/cuda/*/*.cu \
+    sed -nE 's/^(template <.*> )?KERNEL (REGISTERS_MOST\([^()]+\) )?([a-z0-9_]+)\(.*/\3/p' src/cuda/*/*.cu \
         tests/cuda/*.cu | sort -u | while read -r name; do
         printf '%s\n' "$filter" "kns=_Z${#name}$name"
     done

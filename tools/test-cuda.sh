@@ -33,12 +33,14 @@ run() { # NAME COMMAND...
 }
 
 run 'op cases' "$build/gpu/tests/cuda/test_cuda_ops"
+run 'attention reads' "$build/gpu/tests/cuda/test_cuda_attention_reads"
 run 'bits' "$build/gpu/tests/cuda/test_cuda_bits"
 run 'executor' "$build/gpu/tests/cuda/test_cuda_exec"
 run 'updates' "$build/gpu/tests/cuda/test_cuda_update"
 run 'sums' "$build/gpu/tests/cuda/test_cuda_sums"
 run 'collectives' "$build/gpu/tests/cuda/test_cuda_ranks"
 run 'matmuls' "$build/gpu/tests/cuda/test_cuda_gemm"
+run 'attention' "$build/gpu/tests/cuda/test_cuda_attention"
 if [ -n "${SANITIZER:-}" ]; then
     tools/sanitize-cuda.sh "$build"
     result 'op cases under compute-sanitizer' $?

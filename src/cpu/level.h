@@ -20,6 +20,9 @@
 /* In dispatch order: the first kernel that supports an op runs it. */
 #define SIMD_FAMILIES(X, level) \
     X(norm, level)              \
+    X(rmsnorm, level)           \
+    X(rope, level)              \
+    X(swiglu, level)            \
     X(attention, level)         \
     X(attention_grad, level)    \
     X(elementwise, level)       \

@@ -174,7 +174,7 @@ static enum snug_status shape_swiglu_grad(const struct program *prog, const stru
     for (int k = 1; k < 3; k++)
         if (!shape_equal(in_shape(prog, op, 0), in_shape(prog, op, k)))
             return wrong(prog, op, k, "of the same shape as dy", err);
-    out[0] = out[1] = *in_shape(prog, op, 0);
+    out[0] = out[1] = out[2] = *in_shape(prog, op, 0);
     return SNUG_OK;
 }
 
@@ -201,9 +201,8 @@ static enum snug_status check_attention(const struct program *prog, const struct
     tensor_id k = attention_input(op, ATTENTION_K), v = attention_input(op, ATTENTION_V);
     bool packed = k == TENSOR_NONE;
     if (heads < 1 || kv_heads < 1 || heads % kv_heads != 0)
-        return snug_fail(err, SNUG_BAD_PROGRAM,
-                         "%s: %lld kv_heads should divide %lld heads", op_infos[op->kind].name,
-                         (long long)kv_heads, (long long)heads);
+        return snug_fail(err, SNUG_BAD_PROGRAM, "%s: %lld kv_heads should divide %lld heads",
+                         op_infos[op->kind].name, (long long)kv_heads, (long long)heads);
     int64_t wide = packed ? heads + 2 * kv_heads : heads;
     if (q->n_dims != 3 || q->dim[2] % wide != 0)
         return wrong(prog, op, at,

@@ -11,6 +11,9 @@
  *     d = linear_grad_x ...; s = add r, d      ->  s = linear_grad_x ..., r
  *     d = linear_grad_x ...; e = act_grad d, p ->  e = linear_grad_x ..., p {act}
  *     linear_cross_entropy; its _grad          ->  linear_cross_entropy_train (logits once)
+ *     y = swiglu g, u; dw = linear_grad_w y ...; ...; dg, du = swiglu_grad d, g, u
+ *                   ->  ...; dg, du, y = swiglu_grad d, g, u; dw = linear_grad_w y ...
+ *                                                  (a recomputed y costs a write, not two reads)
  *
  * One op of the pair is replaced by the fused op, the other is marked and removed at the end.  An
  * op moves only past ops that neither write what it reads nor touch what it writes.  A view counts
@@ -20,10 +23,13 @@
  * keeps: ids; forward results bit for bit (tests/ops/test_fused.c), backward results up to a
  * rounding that the fused kernel avoids
  * breaks: nothing
- * cost:  O(tensors + ops x distance between the two ops, which is short)
+ * cost:  O(tensors + ops x distance between the ops, which is short)
  */
 #include "pass/pass.h"
 #include "pass/rewriter.h"
+
+/* A recomputed op is no further than this from the gradient that it is recomputed for. */
+enum { NEAR = 64 };
 
 struct fuse {
     struct program *prog;
@@ -252,6 +258,67 @@ static void fuse_head(struct fuse *f, int at)
     f->removed[from] = true;
 }
 
+/* Moves op `from` behind op `to`, and the ops between one place forward. */
+static void move_behind(struct fuse *f, int from, int to)
+{
+    struct op moved = f->prog->ops[from];
+    for (int i = from; i < to; i++) {
+        f->prog->ops[i] = f->prog->ops[i + 1];
+        f->removed[i] = f->removed[i + 1];
+        if (!f->removed[i])
+            set_writer(f, &f->prog->ops[i], i);
+    }
+    f->prog->ops[to] = moved;
+    f->removed[to] = false;
+    set_writer(f, &f->prog->ops[to], to);
+}
+
+/* The only reader of the tensor among the ops [begin, end), -1 if there is none. */
+static int find_reader(const struct fuse *f, tensor_id id, int begin, int end)
+{
+    for (int i = begin; i < end; i++)
+        if (is_read(f, id, i, i + 1))
+            return i;
+    return -1;
+}
+
+static bool is_swiglu_of(const struct fuse *f, int i, tensor_id gate, tensor_id up)
+{
+    const struct op *op = &f->prog->ops[i];
+    return !f->removed[i] && op->kind == OP_swiglu && op->in[0] == gate && op->in[1] == up;
+}
+
+/* y = swiglu g, u, recomputed for dw = linear_grad_w y: swiglu_grad, which has to read g and u, writes
+ * y, and the gradient of the weight follows it. */
+static void fuse_swiglu_again(struct fuse *f, int at)
+{
+    struct op *grad = &f->prog->ops[at];
+    int place = at - 1;
+    while (place >= 0 && at - place < NEAR && !is_swiglu_of(f, place, grad->in[1], grad->in[2]))
+        place--;
+    if (place < 0 || at - place == NEAR || grad->n_out > 2)
+        return;
+    const struct op *again = &f->prog->ops[place];
+    tensor_id y = again->out[0];
+    int reader = find_reader(f, y, place + 1, at);
+    if (reader < 0 || n_readers(f, y) != 1 || f->prog->ops[reader].kind != OP_linear_grad_w ||
+        is_written(f, y, place + 1, at) || is_written(f, grad->in[1], place, at) ||
+        is_written(f, grad->in[2], place, at) ||
+        program_section_last(f->prog, place) != program_section_last(f->prog, at))
+        return;
+    const struct op *moved = &f->prog->ops[reader];
+    for (int k = 0; k < moved->n_in; k++)
+        if (is_written(f, moved->in[k], reader + 1, at + 1))
+            return;
+    for (int k = 0; k < moved->n_out; k++)
+        if (is_touched(f, moved->out[k], reader + 1, at + 1))
+            return;
+    grad->n_out = 3;
+    grad->out[2] = y;
+    f->removed[place] = true;
+    move_behind(f, reader, at);
+}
+
 enum snug_status pass_fuse(struct program *prog, struct pass_env *env)
 {
     size_t n_tensors = (size_t)prog->n_tensors + 1;
@@ -282,6 +349,9 @@ enum snug_status pass_fuse(struct program *prog, struct pass_env *env)
             break;
         case OP_act_grad:
             fuse_act_grad(&f, i);
+            break;
+        case OP_swiglu_grad:
+            fuse_swiglu_again(&f, i);
             break;
         case OP_linear_cross_entropy_grad:
             fuse_head(&f, i);

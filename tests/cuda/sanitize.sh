@@ -40,7 +40,8 @@ echo "========= ERROR SUMMARY: $n_errors errors"
 exit $of_program
 TOOL
 chmod +x "$programs/planted" "$programs/test_cuda_ops" "$tmp/tool"
-export CALLS=$tmp/calls SANITIZER=$tmp/tool FILES=embedding SIZES=6 JOBS=2
+n_sizes=$(grep -cE '^(sizes|small)' tests/ops/embedding.case)
+export CALLS=$tmp/calls SANITIZER=$tmp/tool FILES=embedding SIZES=$(((n_sizes + 1) / 2)) JOBS=2 # two parts
 
 expect() { # NAME STATUS PATTERN [VARIABLE=VALUE...]
     local name=$1 wanted=$2 pattern=$3

@@ -20,7 +20,7 @@
 
 #define LENGTH(array) ((int)(sizeof(array) / sizeof *(array)))
 
-enum { MAX_IN = 5, MAX_OUT = 2, PLACE_BYTES = 1 << 19, N_PLACES = MAX_IN + MAX_OUT + 1 };
+enum { MAX_IN = 5, MAX_OUT = 3, PLACE_BYTES = 1 << 19, N_PLACES = MAX_IN + MAX_OUT + 1 };
 enum { HEADS = 3, PAIRS = 32 };
 
 /* A run of a kernel on operands in the device's memory. */
@@ -54,7 +54,7 @@ static int launch_swiglu_grad(const struct run *run)
 {
     return cuda_swiglu_grad(run->of->n_rows * run->of->width, array(run, run->in[0]),
                             array(run, run->in[1]), array(run, run->in[2]), array(run, run->out[0]),
-                            array(run, run->out[1]), run->stream);
+                            array(run, run->out[1]), array(run, run->out[2]), run->stream);
 }
 
 static int launch_rope(const struct run *run)
@@ -114,7 +114,7 @@ static int launch_rmsnorm_grad(const struct run *run)
 
 static const struct subject subjects[] = {
     {"swiglu", "xx", "x", 70, 96, 3, launch_swiglu},
-    {"swiglu_grad", "xxx", "xx", 70, 96, 3, launch_swiglu_grad},
+    {"swiglu_grad", "xxx", "xxx", 70, 96, 3, launch_swiglu_grad},
     {"rope", "x", "x", 70, 2 * PAIRS *HEADS, 1, launch_rope},
     {"rmsnorm, 64 wide", "xg", "xs", 70, 64, 0, launch_rmsnorm},
     {"rmsnorm, 896 wide", "xg", "xs", 7, 896, 0, launch_rmsnorm},

@@ -40,6 +40,12 @@ mkdir "$tmp/tiny"
 echo '{"model_type": "gpt2", "vocab_size": 64, "n_positions": 16, "n_embd": 32, "n_layer": 2, "n_head": 2}' \
     >"$tmp/tiny/config.json"
 tiny=$tmp/tiny
+mkdir "$tmp/llama"
+cat >"$tmp/llama/config.json" <<'CONFIG'
+{"model_type": "mistral", "vocab_size": 64, "max_position_embeddings": 16, "hidden_size": 48, "intermediate_size": 64,
+ "num_hidden_layers": 2, "num_attention_heads": 6, "num_key_value_heads": 2, "sliding_window": 5, "rms_norm_eps": 1e-6}
+CONFIG
+llama=$tmp/llama # with grouped heads and a window
 mlp="mlp:20-32-10"
 same 1e-5 $mlp --batch 8 --steps 5
 same 1e-5 $mlp --batch 8 --micro-batch 2 --steps 4 --update in-backward
@@ -57,6 +63,9 @@ same 1e-2 $tiny --batch 16 --steps 3 --precision bf16 --dropout 0.1
 # The evaluation, without dropout, would use cuDNN's attention, whose workspace is larger than this arena.
 same 1e-2 $tiny --batch 2 --steps 3 --precision bf16 --dropout 0.1
 same 1e-2 $tiny --batch 2 --steps 3 --precision bf16 --deterministic no
+same 1e-4 $llama --batch 4 --steps 10
+same 1e-4 $llama --batch 2 --steps 4 --checkpoint all --lora 2
+same 1e-2 $llama --batch 2 --steps 3 --precision bf16 --dropout 0.1
 same 1e-4 cnn:1x12x12,classes=4 --batch 4 --steps 3
 same 1e-4 $tiny --batch 2 --steps 4 --optimizer muon
 same 1e-4 $tiny --batch 2 --steps 4 --optimizer adafactor

@@ -19,6 +19,7 @@
 
 #include <dlfcn.h>
 
+#include "cuda/dispatch/attention_parts.h"
 #include "cuda/lib/attention_cudnn.h"
 #include "cuda/lib/conv_cudnn.h"
 #include "cuda/lib/cudnn_graph.h"
@@ -139,59 +140,147 @@ enum snug_status cuda_library_check_dnn(cudnnStatus_t status, const char *what,
 
 /* ---- attention ------------------------------------------------------------------------------ */
 
-static void try_attention(struct cuda_attention_shape shape, bool is_grad, int most_plans)
+struct sizes {
+    int64_t n_batch, n_heads, n_kv_heads, n_time, depth, window;
+    enum dtype type;
+    bool causal;
+};
+
+/* q, k and v in one tensor, or in tensors of their own. */
+static struct cuda_attention_shape shape_of(struct sizes s, bool packed, bool is_grad)
+{
+    int64_t q_row = s.n_heads * s.depth, kv_row = s.n_kv_heads * s.depth;
+    return (struct cuda_attention_shape){.n_batch = s.n_batch,
+                                         .n_heads = s.n_heads,
+                                         .n_kv_heads = s.n_kv_heads,
+                                         .n_time = s.n_time,
+                                         .depth = s.depth,
+                                         .q_row = packed ? q_row + 2 * kv_row : q_row,
+                                         .kv_row = packed ? q_row + 2 * kv_row : kv_row,
+                                         .window = s.window,
+                                         .type = s.type,
+                                         .causal = s.causal,
+                                         .is_grad = is_grad};
+}
+
+static const char *text_of(const struct cuda_attention_shape *s)
+{
+    static char text[200];
+    snprintf(text, sizeof text, "B=%lld H=%lld G=%lld T=%lld D=%lld W=%lld rows of %lld%s%s%s",
+             (long long)s->n_batch, (long long)s->n_heads, (long long)s->n_kv_heads,
+             (long long)s->n_time, (long long)s->depth, (long long)s->window, (long long)s->q_row,
+             s->causal ? " causal" : "", s->is_grad ? " gradient" : "",
+             s->nondeterministic ? " nondeterministic" : "");
+    return text;
+}
+
+/* Returns whether our kernel sums over the heads that share k and v. */
+static bool try_attention(struct cuda_attention_shape shape, int most_plans)
 {
     struct snug_error err = {0};
     struct cuda_attention *attention = NULL;
-    shape.is_grad = is_grad;
     seen.n_plans = 0;
     size_t booked = cuda_attention_work_bytes(&shape);
     enum snug_status status = cuda_attention_prepare(&shape, booked, &attention, &err);
     if (status != SNUG_OK || attention == NULL || seen.n_plans > most_plans)
-        fail_msg("B=%lld H=%lld T=%lld D=%lld%s%s in %zu bytes: %s, %d plans",
-                 (long long)shape.n_batch, (long long)shape.n_heads, (long long)shape.n_time,
-                 (long long)shape.depth, shape.causal ? " causal" : "", is_grad ? " gradient" : "",
-                 booked, status != SNUG_OK ? err.message : "refused", seen.n_plans);
+        fail_msg("%s in %zu bytes: %s, %d plans", text_of(&shape), booked,
+                 status != SNUG_OK ? err.message : "refused", seen.n_plans);
+    bool sums = cuda_attention_sums_heads(attention);
     cuda_attention_release(attention);
+    return sums;
 }
 
 static void test_attention(void **state)
 {
     (void)state;
-    static const struct cuda_attention_shape shapes[] = {
-        {64, 12, 1024, 64, DTYPE_bf16, true, false, false}, /* GPT-2 124M */
-        {32, 25, 1024, 64, DTYPE_bf16, true, false, false}, /* GPT-2 1.5B */
-        {1, 12, 8192, 64, DTYPE_f16, true, false, false},   /* fewer heads at a time */
-        {8, 3, 197, 64, DTYPE_bf16, false, false, false},   /* patches of an image */
-        {2, 3, 127, 8, DTYPE_f16, true, false, false},
-        {1, 3, 63, 80, DTYPE_bf16, true, false, false},
-        {1, 2, 130, 128, DTYPE_bf16, false, false, false},
-        {1, 1, 2, 16, DTYPE_bf16, true, false, false},
+    static const struct sizes sizes[] = {
+        {64, 12, 12, 1024, 64, 0, DTYPE_bf16, true}, /* GPT-2 124M */
+        {32, 25, 25, 1024, 64, 0, DTYPE_bf16, true}, /* GPT-2 1.5B */
+        {1, 12, 12, 8192, 64, 0, DTYPE_f16, true},   /* fewer heads at a time */
+        {8, 3, 3, 197, 64, 0, DTYPE_bf16, false},    /* patches of an image */
+        {2, 3, 3, 127, 8, 0, DTYPE_f16, true},       {1, 3, 3, 63, 80, 0, DTYPE_bf16, true},
+        {1, 2, 2, 130, 128, 0, DTYPE_bf16, false},   {1, 1, 1, 2, 16, 0, DTYPE_bf16, true},
     };
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-        try_attention(shapes[i], false, 1);
-        try_attention(shapes[i], true, 2);
-    }
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (int packed = 0; packed < 2; packed++) {
+            try_attention(shape_of(sizes[i], packed, false), 1);
+            try_attention(shape_of(sizes[i], packed, true), 2);
+        }
+}
+
+/* Heads that share k and v, and windows. */
+static const struct sizes grouped[] = {
+    {16, 14, 2, 1024, 64, 0, DTYPE_bf16, true},    /* Qwen2.5 0.5B */
+    {8, 12, 2, 1024, 128, 0, DTYPE_bf16, true},    /* 1.5B */
+    {4, 28, 4, 1024, 128, 0, DTYPE_bf16, true},    /* 7B */
+    {1, 32, 8, 2048, 128, 0, DTYPE_bf16, true},    /* Llama 3.1 8B */
+    {2, 9, 3, 512, 64, 0, DTYPE_bf16, true},       /* SmolLM2 135M */
+    {1, 32, 8, 8192, 128, 4096, DTYPE_bf16, true}, /* Mistral 7B */
+    {2, 9, 3, 512, 64, 256, DTYPE_bf16, true},     {2, 4, 4, 1000, 64, 256, DTYPE_f16, true},
+    {16, 14, 2, 1000, 64, 0, DTYPE_bf16, true},    {16, 14, 2, 1000, 64, 256, DTYPE_bf16, true},
+    {2, 6, 1, 197, 64, 0, DTYPE_bf16, false},      {2, 4, 2, 130, 80, 1, DTYPE_bf16, true},
+    {1, 8, 1, 3, 8, 2, DTYPE_f16, true},
+};
+
+static void test_groups_and_windows(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof grouped / sizeof *grouped; i++)
+        for (int packed = 0; packed < 2; packed++) {
+            try_attention(shape_of(grouped[i], packed, false), 1);
+            for (int run = 0; run < 2; run++) {
+                struct cuda_attention_shape shape = shape_of(grouped[i], packed, true);
+                shape.nondeterministic = run == 1;
+                assert_false(try_attention(shape, 2));
+            }
+        }
+    /* dS of a group is larger than what is booked: we sum, one head at a time */
+    const struct sizes longest = {1, 8, 2, 32768, 64, 0, DTYPE_bf16, true};
+    assert_true(try_attention(shape_of(longest, false, true), 1));
+}
+
+/* cuDNN also has the gradient with dk and dv of every head of q. */
+static void test_unsummed_gradients(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof grouped / sizeof *grouped; i++)
+        for (int run = 0; run < 2; run++) {
+            struct cuda_attention_shape shape = shape_of(grouped[i], false, true);
+            struct snug_error err = {0};
+            struct attention_engine *engine = NULL;
+            size_t work_bytes = 0;
+            struct attention_part part = {shape.n_batch, shape.n_heads, shape.n_kv_heads,
+                                          ATTENTION_SUMS_own};
+            shape.nondeterministic = run == 1;
+            enum snug_status status = attention_engine_prepare(&shape, &part, (size_t)1 << 40,
+                                                               &engine, &work_bytes, &err);
+            if (status != SNUG_OK || engine == NULL)
+                fail_msg("%s: %s", text_of(&shape), status != SNUG_OK ? err.message : "refused");
+            attention_engine_release(engine);
+        }
 }
 
 static void test_attention_nondeterministic(void **state)
 {
     (void)state;
-    struct cuda_attention_shape shape = {256, 12, 1024, 64, DTYPE_bf16, true, true, false};
-    try_attention(shape, true, 2);
+    struct cuda_attention_shape shape =
+        shape_of((struct sizes){256, 12, 12, 1024, 64, 0, DTYPE_bf16, true}, true, true);
+    try_attention(shape, 2);
     assert_int_equal(seen.n_plans, 2); /* deterministic plans save more, and run in parts */
     shape.nondeterministic = true;
-    try_attention(shape, true, 1);
+    try_attention(shape, 1);
     /* dQ in fp32 is larger than dS here: in parts */
-    try_attention((struct cuda_attention_shape){64, 12, 128, 128, DTYPE_bf16, true, true, true},
-                  true, 2);
+    shape = shape_of((struct sizes){64, 12, 12, 128, 128, 0, DTYPE_bf16, true}, true, true);
+    shape.nondeterministic = true;
+    try_attention(shape, 2);
 }
 
 /* Layers that are alike have one plan: it is built once, and is there until the last of them goes. */
 static void test_like_layers(void **state)
 {
     (void)state;
-    struct cuda_attention_shape shape = {8, 12, 1024, 64, DTYPE_bf16, true, true, false};
+    struct cuda_attention_shape shape =
+        shape_of((struct sizes){8, 12, 12, 1024, 64, 0, DTYPE_bf16, true}, true, true);
     struct snug_error err = {0};
     struct cuda_attention *layers[3] = {NULL};
     size_t booked = cuda_attention_work_bytes(&shape);
@@ -205,7 +294,7 @@ static void test_like_layers(void **state)
         assert_int_equal(cuda_attention_prepare(&shape, booked, &layers[0], &err), SNUG_OK);
         assert_int_equal(seen.n_plans, n_built);
         shape.n_batch++; /* and one that is not alike */
-        try_attention(shape, true, 2);
+        try_attention(shape, 2);
         assert_in_range(seen.n_plans, 1, 2);
         shape.n_batch--;
         for (int i = 0; i < 3; i++)
@@ -296,6 +385,8 @@ int main(void)
         return printf("skip: this cuDNN takes no description of a GPU\n"), SKIPPED;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_groups_and_windows),
+        cmocka_unit_test(test_unsummed_gradients),
         cmocka_unit_test(test_attention_nondeterministic),
         cmocka_unit_test(test_like_layers),
         cmocka_unit_test(test_convolutions),

@@ -102,6 +102,8 @@ enum snug_status ref_swiglu_grad(const struct kernel_call *call, struct snug_err
             store(&call->out[0], i, slope * u * s * (1.0 + g * (1.0 - s)));
         if (present(&call->out[1]))
             store(&call->out[1], i, slope * g * s);
+        if (present(&call->out[2]))
+            store(&call->out[2], i, g * s * u);
     }
     return SNUG_OK;
 }

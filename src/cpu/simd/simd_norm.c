@@ -2,17 +2,14 @@
  * simd_norm.c -- layernorm, add + layernorm, and the gradient of both.
  *
  * A row is read once: it stays in L1 for the mean, the variance (about the mean, so nothing
- * cancels) and the result.  The gradient sums dgamma and dbeta over rows: each bundle of rows has
- * its own fp32 sums in the workspace, which are added in order.  Bundles depend on the shape only,
- * so the results do not depend on the number of threads.
+ * cancels) and the result.  simd_norm.h describes the sums over rows.
  *
  * The fused form normalises the sum as stored, so it gives the bits of add followed by layernorm.
  *
  * One Zen 4 core, v4, 4096 rows of 768: layernorm 38 GB/s in f32 (12 in bf16), add_layernorm 20
  * (13), gradient with residual 25 (14).
  */
-#include "cpu/dropout_mask.h"
-#include "cpu/simd/simd_common.h"
+#include "cpu/simd/simd_norm.h"
 
 /* Workspace, floats (w: width rounded up to a cache line):
  *     forward    gamma w, beta w, then per part: row w, second row w, result w
@@ -20,18 +17,10 @@
  *                then per bundle: dgamma w, dbeta w
  */
 enum { FORWARD_SHARED = 2, FORWARD_PART = 3, GRAD_SHARED = 1, GRAD_PART = 4, GRAD_BUNDLE = 2 };
-enum { BUNDLES_MAX = 64 };
 
 static int norm_parts(const struct device_facts *facts, const struct tensor *x)
 {
     return (int)least(count_parts(facts, shape_elems(&x->shape)), shape_rows(&x->shape));
-}
-
-/* The number of bundles of rows with separate sums. */
-static int norm_bundles(const struct tensor *x)
-{
-    int64_t n_bundles = least(BUNDLES_MAX, divide_up(shape_elems(&x->shape), LEAST_PER_PART));
-    return (int)least(n_bundles, shape_rows(&x->shape));
 }
 
 static size_t lines_bytes(const struct tensor *x, int64_t n_lines)
@@ -67,14 +56,6 @@ static size_t forward_work_bytes(const struct program *prog, const struct op *op
 {
     const struct tensor *x = program_tensor(prog, op->in[0]);
     return lines_bytes(x, FORWARD_SHARED + FORWARD_PART * norm_parts(facts, x));
-}
-
-/* Rounds a row as a separate dropout op would store it. */
-static const float *round_row(enum dtype dtype, int64_t n, float *row)
-{
-    for (int64_t at = 0; dtype != DTYPE_f32 && at < n; at += BLOCK_ELEMS)
-        round_as(dtype, least(BLOCK_ELEMS, n - at), row + at, row + at);
-    return row;
 }
 
 /* Stores a + b and returns the sum, rounded as stored, as fp32. */
@@ -184,7 +165,8 @@ static size_t grad_work_bytes(const struct program *prog, const struct op *op,
 {
     const struct tensor *x = program_tensor(prog, op->in[0]);
     return lines_bytes(x, GRAD_SHARED + GRAD_PART * norm_parts(facts, x) +
-                              GRAD_BUNDLE * norm_bundles(x));
+                              GRAD_BUNDLE *
+                                  norm_bundles(shape_elems(&x->shape), shape_rows(&x->shape)));
 }
 
 /* With h = (x - mean) rstd and g = dy gamma:  dx = rstd (g - mean(g) - h mean(g h)) (+ r). */
@@ -229,38 +211,14 @@ static void grad_row(const struct kernel_call *call, const float *gamma, int64_t
     out_store(call, 0, begin, n, dx);
 }
 
-/* out[k] (+)= the sums of all bundles, in order, unless it is left out.  Overwrites the sums of the
- * first bundle. */
-static void add_bundles(const struct kernel_call *call, int k, int64_t width, int n_bundles,
-                        float *first, int64_t bundle_floats)
-{
-    if (call->out[k].data == NULL)
-        return;
-    for (int bundle = 1; bundle < n_bundles; bundle++) {
-        const float *other = first + bundle * bundle_floats;
-#pragma omp simd
-        for (int64_t i = 0; i < width; i++)
-            first[i] += other[i];
-    }
-    if (call->add) {
-        float old[BLOCK_ELEMS];
-        for (int64_t at = 0; at < width; at += BLOCK_ELEMS) {
-            int64_t count = least(BLOCK_ELEMS, width - at);
-            load_f32(call->out[k].tensor->dtype, call->out[k].data, at, count, old);
-            for (int64_t i = 0; i < count; i++)
-                first[at + i] += old[i];
-        }
-    }
-    out_store(call, k, 0, width, first);
-}
-
 static enum snug_status run_grad(const struct kernel_call *call, struct snug_error *err)
 {
     (void)err;
     const struct tensor *x = call->in[0].tensor;
     int64_t n_rows = shape_rows(&x->shape), width = shape_last(&x->shape);
     int64_t pitch = padded_floats(width);
-    int n_bundles = norm_bundles(x), n_parts = norm_parts(call->facts, x);
+    int n_bundles = norm_bundles(shape_elems(&x->shape), shape_rows(&x->shape)),
+        n_parts = norm_parts(call->facts, x);
     float *work = call->work;
     const float *gamma = in_view(call, 2, 0, width, work);
     float *sums = work + (GRAD_SHARED + GRAD_PART * n_parts) * pitch;

@@ -11,33 +11,73 @@ static bool is_type(const struct program *prog, tensor_id id, enum dtype dtype)
     return program_tensor(prog, id)->dtype == dtype;
 }
 
+/* The first inputs, which have q's type: in the gradient dy and y, then q, k and v or the packed
+ * tensor alone. */
+static bool inputs_fit(const struct program *prog, const struct op *op, enum dtype dtype)
+{
+    bool packed = attention_input(op, ATTENTION_K) == TENSOR_NONE;
+    int last = attention_index(op, packed ? ATTENTION_Q : ATTENTION_V);
+    for (int k = 0; k <= last; k++) {
+        bool is_lse = op_has(op, TRAIT_grad) && k == ATTENTION_LSE;
+        if (!is_type(prog, op->in[k], is_lse ? DTYPE_f32 : dtype))
+            return false;
+    }
+    return true;
+}
+
 static bool supports(const struct program *prog, const struct op *op)
 {
     bool is_grad = op_has(op, TRAIT_grad);
-    const struct tensor *qkv = program_tensor(prog, attention_input(op, ATTENTION_Q));
-    if (!attention_is_plain(prog, op) || qkv->dtype == DTYPE_f64 ||
-        shape_last(&qkv->shape) / 3 / attrs_of(op, attention)->heads > CUDA_ATTENTION_DEPTH)
+    enum dtype dtype = program_tensor(prog, attention_input(op, ATTENTION_Q))->dtype;
+    if (dtype == DTYPE_f64 || attention_sizes_of(prog, op).depth > CUDA_ATTENTION_DEPTH ||
+        !inputs_fit(prog, op, dtype))
         return false;
-    if (is_grad)
-        return is_type(prog, op->in[ATTENTION_DY], qkv->dtype) &&
-               is_type(prog, op->in[ATTENTION_Y], qkv->dtype) &&
-               is_type(prog, op->in[ATTENTION_LSE], DTYPE_f32) && is_type(prog, op->out[0], qkv->dtype);
-    return is_type(prog, op->out[0], qkv->dtype) && is_type(prog, op->out[1], DTYPE_f32);
+    for (int k = 0; k < op->n_out; k++)
+        if (!is_type(prog, op->out[k], !is_grad && k == 1 ? DTYPE_f32 : dtype))
+            return false;
+    return true;
+}
+
+/* `elems` elements after the beginning of x. */
+static void *after(const struct operand *x, int64_t elems)
+{
+    return (char *)x->data + elems * (int64_t)dtype_bytes(x->tensor->dtype);
+}
+
+static struct attention_sizes sizes_of(const struct kernel_call *call)
+{
+    const struct operand *q = &call->in[attention_index(call->op, ATTENTION_Q)];
+    const struct tensor *k = q[ATTENTION_K].tensor;
+    return attention_sizes(attrs_of(call->op, attention), &q->tensor->shape,
+                           k == NULL ? NULL : &k->shape);
 }
 
 static struct cuda_attention attention_of(const struct kernel_call *call)
 {
-    const struct operand *qkv = &call->in[attention_index(call->op, ATTENTION_Q)];
-    const int64_t *dim = qkv->tensor->shape.dim;
-    const struct attention_attrs *attrs = attrs_of(call->op, attention);
-    return (struct cuda_attention){.n_batch = dim[0],
-                                   .n_time = dim[1],
-                                   .n_heads = (int)attrs->heads,
-                                   .depth = (int)(dim[2] / 3 / attrs->heads),
-                                   .causal = attrs->causal != 0,
-                                   .dtype = qkv->tensor->dtype,
-                                   .qkv = qkv->data,
-                                   .dropout = cuda_dropout_of(call, attention_index(call->op, ATTENTION_SCALARS))};
+    const struct operand *in = &call->in[attention_index(call->op, 0)], *q = &in[ATTENTION_Q];
+    struct attention_sizes s = sizes_of(call);
+    struct attention_layout layout = attention_layout(&s);
+    const struct operand *k = s.packed ? q : &in[ATTENTION_K], *v = s.packed ? q : &in[ATTENTION_V];
+    bool limited = s.window > 0 && s.window < s.n_keys;
+    return (struct cuda_attention){
+        .n_batch = s.n_batch,
+        .n_queries = (int)s.n_queries,
+        .n_keys = (int)s.n_keys,
+        .n_heads = (int)s.heads,
+        .n_kv_heads = (int)s.kv_heads,
+        .depth = (int)s.depth,
+        .group = (int)(s.heads / s.kv_heads),
+        .window = (int)(limited ? s.window : s.n_keys),
+        .causal = s.causal,
+        .dtype = q->tensor->dtype,
+        .q = q->data,
+        .k = after(k, layout.k_column),
+        .v = after(v, layout.v_column),
+        .q_row = layout.q_row,
+        .kv_row = layout.kv_row,
+        .starts = in[ATTENTION_STARTS].data,
+        .lengths = in[ATTENTION_LENGTHS].data,
+        .dropout = cuda_dropout_of(call, attention_index(call->op, ATTENTION_SCALARS))};
 }
 
 static enum snug_status run(const struct kernel_call *call, struct snug_error *err)
@@ -61,7 +101,11 @@ static enum snug_status run_grad(const struct kernel_call *call, struct snug_err
     attention.dy = call->in[ATTENTION_DY].data;
     attention.y = call->in[ATTENTION_Y].data;
     attention.lse = call->in[ATTENTION_LSE].data;
-    attention.dqkv = call->out[0].data;
+    struct attention_sizes s = sizes_of(call);
+    struct attention_layout layout = attention_layout(&s);
+    attention.dq = call->out[0].data;
+    attention.dk = after(&call->out[s.packed ? 0 : 1], layout.k_column);
+    attention.dv = after(&call->out[s.packed ? 0 : 2], layout.v_column);
     attention.delta = call->work;
     return cuda_done(call, cuda_attention_grad(&attention, call->stream), err);
 }

@@ -1,15 +1,16 @@
 /*
  * dispatch_attention_cudnn.c -- attention and its gradient with cuDNN.
  *
- * The op alone tells whether cuDNN can support it at all: 16-bit types, no dropout, head sizes that
- * are a multiple of 8 up to 128.  Whether it runs on this GPU is known only when the op is
- * prepared.  If cuDNN rejects it, the fallback kernel runs; the workspace is large enough for both.
+ * The op alone tells whether cuDNN can support it at all: 16-bit types, no dropout, no documents, no
+ * cache, as many keys as queries, head sizes that are a multiple of 8 up to 128.  Whether it runs on
+ * this GPU is known only when the op is prepared.  If cuDNN rejects it, the fallback kernel runs; the
+ * workspace is large enough for both.
  */
 #include <stdlib.h>
 
-#include "cuda/lib/attention_cudnn.h"
-#include "cuda/dispatch/fallback.h"
+#include "cuda/dispatch/attention_parts.h"
 #include "cuda/dispatch/dispatch.h"
+#include "cuda/dispatch/fallback.h"
 #include "cuda/dispatch/workspace.h"
 #include "ir/attention.h"
 
@@ -18,22 +19,22 @@ struct prepared {
     struct cuda_fallback fallback;
 };
 
-static const struct tensor *qkv_of(const struct program *prog, const struct op *op)
-{
-    return program_tensor(prog, attention_input(op, ATTENTION_Q));
-}
-
 static struct cuda_attention_shape shape_of(const struct program *prog, const struct op *op)
 {
-    const struct tensor *qkv = qkv_of(prog, op);
-    return (struct cuda_attention_shape){.n_batch = qkv->shape.dim[0],
-                                         .n_heads = attrs_of(op, attention)->heads,
-                                         .n_time = qkv->shape.dim[1],
-                                         .depth =
-                                             qkv->shape.dim[2] / 3 / attrs_of(op, attention)->heads,
-                                         .type = qkv->dtype,
-                                         .causal = attrs_of(op, attention)->causal != 0,
-                                         .is_grad = op_has(op, TRAIT_grad)};
+    struct attention_sizes sizes = attention_sizes_of(prog, op);
+    struct attention_layout layout = attention_layout(&sizes);
+    return (struct cuda_attention_shape){
+        .n_batch = sizes.n_batch,
+        .n_heads = sizes.heads,
+        .n_kv_heads = sizes.kv_heads,
+        .n_time = sizes.n_queries,
+        .depth = sizes.depth,
+        .q_row = layout.q_row,
+        .kv_row = layout.kv_row,
+        .window = sizes.window < sizes.n_keys ? sizes.window : 0,
+        .type = program_tensor(prog, attention_input(op, ATTENTION_Q))->dtype,
+        .causal = sizes.causal,
+        .is_grad = op_has(op, TRAIT_grad)};
 }
 
 /* All operands but lse have one 16-bit type; all begin at multiples of 16 bytes. */
@@ -48,33 +49,20 @@ static bool operand_fits(const struct program *prog, tensor_id id, enum dtype ty
 
 static bool supports(const struct program *prog, const struct op *op)
 {
+    struct attention_sizes sizes = attention_sizes_of(prog, op);
     struct cuda_attention_shape shape = shape_of(prog, op);
-    bool is_grad = shape.is_grad;
-    tensor_id lse = is_grad ? op->in[ATTENTION_LSE] : op->out[1];
-    bool fits = attention_is_plain(prog, op) && attrs_of(op, attention)->dropout == 0.0 && shape.n_time > 1 &&
+    tensor_id lse = shape.is_grad ? op->in[ATTENTION_LSE] : op->out[1];
+    bool fits = sizes.n_queries == sizes.n_keys && attrs_of(op, attention)->dropout == 0.0 &&
+                attention_input(op, ATTENTION_STARTS) == TENSOR_NONE &&
+                attention_input(op, ATTENTION_LENGTHS) == TENSOR_NONE && shape.n_time > 1 &&
                 shape.depth % 8 == 0 && shape.depth <= 128 &&
                 (shape.type == DTYPE_bf16 || shape.type == DTYPE_f16);
-    for (int k = 0; k < (is_grad ? 4 : 1); k++)
+    int n_operands = sizes.packed ? 1 : 3; /* of q, k, v, and of their gradients */
+    for (int k = 0; k < attention_index(op, n_operands); k++)
         fits = fits && operand_fits(prog, op->in[k], shape.type, lse);
-    for (int k = 0; k < (is_grad ? 1 : 2); k++)
+    for (int k = 0; k < (shape.is_grad ? n_operands : 2); k++)
         fits = fits && operand_fits(prog, op->out[k], shape.type, lse);
     return fits;
-}
-
-/* Forward, an engine needs a few counters.  Backward, it needs delta of each row, and dS of as many
- * heads as 1 GiB holds, with rows rounded up to 128 and columns to 64; more heads are split into
- * parts. Parts cost time: the gradient of 32 sequences of GPT-2 took 0.70 ms with 256 MiB, 0.62
- * with 512, 0.58 in one part (H200). */
-size_t cuda_attention_work_bytes(const struct cuda_attention_shape *s)
-{
-    const size_t counters = (size_t)1 << 20, most = (size_t)1 << 30;
-    if (!s->is_grad)
-        return counters;
-    size_t n_heads = (size_t)(s->n_batch * s->n_heads), n_time = (size_t)s->n_time;
-    size_t head = (n_time + 127) / 128 * 128 * ((n_time + 63) / 64 * 64) * dtype_bytes(s->type);
-    size_t all = n_heads * head;
-    size_t scores = all < most ? all : head > most ? head : most;
-    return counters + n_heads * n_time * sizeof(float) + scores;
 }
 
 static size_t workspace_bytes(const struct program *prog, const struct op *op,
@@ -115,19 +103,49 @@ static enum snug_status prepare(const struct program *prog, const struct op *op,
     return status;
 }
 
+static struct attention_sizes sizes_of(const struct kernel_call *call)
+{
+    const struct operand *in = call->in + attention_index(call->op, ATTENTION_Q);
+    const struct tensor *k = in[ATTENTION_K].tensor;
+    return attention_sizes(attrs_of(call->op, attention), &in[ATTENTION_Q].tensor->shape,
+                           k == NULL ? NULL : &k->shape);
+}
+
+/* The first key and value of packed rows. */
+static void *key_of(const struct operand *qkv, const struct attention_sizes *sizes)
+{
+    return (char *)qkv->data +
+           attention_layout(sizes).k_column * (int64_t)dtype_bytes(qkv->tensor->dtype);
+}
+
+static void *value_of(const struct operand *qkv, const struct attention_sizes *sizes)
+{
+    return (char *)qkv->data +
+           attention_layout(sizes).v_column * (int64_t)dtype_bytes(qkv->tensor->dtype);
+}
+
 static enum snug_status run(const struct kernel_call *call, struct snug_error *err)
 {
     const struct prepared *p = call->prepared;
     if (p->library == NULL)
         return cuda_fallback_run(&p->fallback, call, err);
     bool is_grad = op_has(call->op, TRAIT_grad);
-    struct cuda_attention_call attention = {.qkv = call->in[attention_index(call->op, ATTENTION_Q)].data,
-                                            .dy = is_grad ? call->in[ATTENTION_DY].data : NULL,
-                                            .y = is_grad ? call->in[ATTENTION_Y].data : call->out[0].data,
-                                            .lse = is_grad ? call->in[ATTENTION_LSE].data : call->out[1].data,
-                                            .dqkv = is_grad ? call->out[0].data : NULL,
-                                            .work = cuda_work_at(call->work, 0),
-                                            .stream = call->stream};
+    const struct operand *in = call->in + attention_index(call->op, ATTENTION_Q), *out = call->out;
+    struct attention_sizes sizes = sizes_of(call);
+    struct cuda_attention_call attention = {
+        .q = in[ATTENTION_Q].data,
+        .k = sizes.packed ? key_of(&in[ATTENTION_Q], &sizes) : in[ATTENTION_K].data,
+        .v = sizes.packed ? value_of(&in[ATTENTION_Q], &sizes) : in[ATTENTION_V].data,
+        .dy = is_grad ? call->in[ATTENTION_DY].data : NULL,
+        .y = is_grad ? call->in[ATTENTION_Y].data : out[0].data,
+        .lse = is_grad ? call->in[ATTENTION_LSE].data : out[1].data,
+        .work = cuda_work_at(call->work, 0),
+        .stream = call->stream};
+    if (is_grad) {
+        attention.dq = out[0].data;
+        attention.dk = sizes.packed ? key_of(&out[0], &sizes) : out[1].data;
+        attention.dv = sizes.packed ? value_of(&out[0], &sizes) : out[2].data;
+    }
     return cuda_attention_run(p->library, &attention, err);
 }
 

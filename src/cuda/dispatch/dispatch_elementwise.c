@@ -81,7 +81,7 @@ static enum snug_status run_swiglu_grad(const struct kernel_call *call, struct s
                      cuda_swiglu_grad(cuda_elems(&call->in[0]), cuda_array_of(&call->in[0]),
                                       cuda_array_of(&call->in[1]), cuda_array_of(&call->in[2]),
                                       cuda_array_of(&call->out[0]), cuda_array_of(&call->out[1]),
-                                      call->stream),
+                                      cuda_array_of(&call->out[2]), call->stream),
                      err);
 }
 

@@ -2,55 +2,78 @@
  * attention_emulated.c -- attention_cudnn.h with plain loops in host memory, for the emulation.
  *
  * The formulas are those of cpu/ref/ref_attention.c in fp32, with the roundings of the library: P
- * and dS are rounded to the type of q before they are multiplied.  As in the library, the
- * nondeterministic gradient is a different engine: it does not round P and dS, so the bits show
- * which one ran.
+ * and dS are rounded to the type of q before they are multiplied, and so are dK and dV of a head
+ * before they are summed over heads.  As in the library, the nondeterministic gradient is a different
+ * engine: it does not round P and dS, so the bits show which one ran.
  */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "cuda/lib/attention_cudnn.h"
 #include "cuda/emulation/stand_in.h"
 
-struct cuda_attention {
+enum { MOST_DEPTH = 256 }; /* larger than any head size that supports() allows */
+
+struct attention_engine {
     struct cuda_attention_shape shape;
+    struct attention_part part;
+    size_t work_bytes;
 };
 
 struct work {
-    struct cuda_attention_shape shape;
-    struct cuda_attention_call call;
+    struct attention_engine engine;
+    struct attention_operands at;
 };
 
-enum part { PART_q, PART_k, PART_v };
-
-enum snug_status cuda_attention_prepare(const struct cuda_attention_shape *shape,
-                                        size_t most_work_bytes, struct cuda_attention **attention,
-                                        struct snug_error *err)
+/* As in the library: dS of every head. */
+static size_t work_bytes_of(const struct cuda_attention_shape *s, const struct attention_part *part)
 {
-    (void)most_work_bytes;
-    *attention = NULL;
-    if (shape->depth % 16 != 0) /* rejected, as a library might: this tests the fallback */
+    size_t scores = (size_t)(part->n_batch * part->n_heads * s->n_time * s->n_time);
+    return s->is_grad ? scores * dtype_bytes(s->type) : 0;
+}
+
+/* Some shapes are rejected, as a library might: this tests the fallback kernel, and sums over heads
+ * that the graph does not compute. */
+static bool is_rejected(const struct cuda_attention_shape *s, const struct attention_part *part)
+{
+    return s->depth % 16 != 0 || (part->sums == ATTENTION_SUMS_library && s->n_time % 2 != 0);
+}
+
+enum snug_status attention_engine_prepare(const struct cuda_attention_shape *shape,
+                                          const struct attention_part *part, size_t most_work_bytes,
+                                          struct attention_engine **engine, size_t *work_bytes,
+                                          struct snug_error *err)
+{
+    *engine = NULL;
+    *work_bytes = 0;
+    if (is_rejected(shape, part))
         return SNUG_OK;
-    *attention = malloc(sizeof **attention);
-    if (*attention == NULL)
+    size_t needed = work_bytes_of(shape, part);
+    if (needed > most_work_bytes) {
+        *work_bytes = needed;
+        return SNUG_OK;
+    }
+    *engine = malloc(sizeof **engine);
+    if (*engine == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "attention: out of memory while preparing it");
-    (*attention)->shape = *shape;
+    **engine = (struct attention_engine){*shape, *part, needed};
     return SNUG_OK;
 }
 
-void cuda_attention_release(struct cuda_attention *attention)
+void attention_engine_release(struct attention_engine *engine)
 {
-    free(attention);
+    free(engine);
 }
 
 static float load(const struct work *w, const void *data, int64_t at)
 {
-    return (float)dtype_load(w->shape.type, data, at);
+    return (float)dtype_load(w->engine.shape.type, data, at);
 }
 
 static void store(const struct work *w, void *data, int64_t at, float value)
 {
-    dtype_store(w->shape.type, data, at, (double)value);
+    dtype_store(w->engine.shape.type, data, at, (double)value);
 }
 
 static float rounded(const struct work *w, float value)
@@ -60,109 +83,161 @@ static float rounded(const struct work *w, float value)
     return load(w, &bits, 0);
 }
 
+static int64_t q_at(const struct work *w, int64_t b, int64_t h, int64_t t)
+{
+    const struct cuda_attention_shape *s = &w->engine.shape;
+    return (b * s->n_time + t) * s->q_row + h * s->depth;
+}
+
+static int64_t group_of(const struct work *w)
+{
+    return w->engine.part.n_heads / w->engine.part.n_kv_heads;
+}
+
+/* The key and value that head h of q reads. */
+static int64_t kv_at(const struct work *w, int64_t b, int64_t h, int64_t t)
+{
+    const struct cuda_attention_shape *s = &w->engine.shape;
+    return (b * s->n_time + t) * s->kv_row + h / group_of(w) * s->depth;
+}
+
 static int64_t y_at(const struct work *w, int64_t b, int64_t h, int64_t t)
 {
-    const struct cuda_attention_shape *s = &w->shape;
+    const struct cuda_attention_shape *s = &w->engine.shape;
     return ((b * s->n_time + t) * s->n_heads + h) * s->depth;
 }
 
-static int64_t qkv_at(const struct work *w, enum part part, int64_t b, int64_t h, int64_t t)
+static int64_t lse_at(const struct work *w, int64_t b, int64_t h, int64_t t)
 {
-    const struct cuda_attention_shape *s = &w->shape;
-    return (((b * s->n_time + t) * 3 + part) * s->n_heads + h) * s->depth;
+    const struct cuda_attention_shape *s = &w->engine.shape;
+    return (b * s->n_heads + h) * s->n_time + t;
 }
 
 static float dot(const struct work *w, const void *x, int64_t x_at, const void *y, int64_t at)
 {
     float sum = 0.0f;
-    for (int64_t d = 0; d < w->shape.depth; d++)
+    for (int64_t d = 0; d < w->engine.shape.depth; d++)
         sum += load(w, x, x_at + d) * load(w, y, at + d);
     return sum;
 }
 
 static float score(const struct work *w, int64_t b, int64_t h, int64_t t, int64_t j)
 {
-    return dot(w, w->call.qkv, qkv_at(w, PART_q, b, h, t), w->call.qkv,
-               qkv_at(w, PART_k, b, h, j)) /
-           sqrtf((float)w->shape.depth);
+    return dot(w, w->at.q, q_at(w, b, h, t), w->at.k, kv_at(w, b, h, j)) /
+           sqrtf((float)w->engine.shape.depth);
 }
 
-static int64_t keys_of(const struct work *w, int64_t t)
+/* Query t sees the keys from first_key to end_key - 1. */
+static int64_t first_key(const struct work *w, int64_t t)
 {
-    return w->shape.causal ? t + 1 : w->shape.n_time;
+    int64_t window = w->engine.shape.window;
+    return window > 0 && t >= window ? t - window + 1 : 0;
+}
+
+static int64_t end_key(const struct work *w, int64_t t)
+{
+    return w->engine.shape.causal ? t + 1 : w->engine.shape.n_time;
 }
 
 static void attend(const struct work *w, int64_t b, int64_t h, int64_t t)
 {
-    const struct cuda_attention_shape *s = &w->shape;
-    float most = -INFINITY, sum = 0.0f;
-    for (int64_t j = 0; j < keys_of(w, t); j++)
+    const struct cuda_attention_shape *s = &w->engine.shape;
+    float most = -INFINITY, sum = 0.0f, y[MOST_DEPTH] = {0};
+    for (int64_t j = first_key(w, t); j < end_key(w, t); j++)
         most = fmaxf(most, score(w, b, h, t, j));
-    for (int64_t j = 0; j < keys_of(w, t); j++)
+    for (int64_t j = first_key(w, t); j < end_key(w, t); j++)
         sum += expf(score(w, b, h, t, j) - most);
-    w->call.lse[(b * s->n_heads + h) * s->n_time + t] = most + logf(sum);
-    float y[256] = {0}; /* larger than any head size that supports() allows */
-    for (int64_t j = 0; j < keys_of(w, t); j++) {
+    w->at.lse[lse_at(w, b, h, t)] = most + logf(sum);
+    for (int64_t j = first_key(w, t); j < end_key(w, t); j++) {
         float p = rounded(w, expf(score(w, b, h, t, j) - most) / sum);
         for (int64_t d = 0; d < s->depth; d++)
-            y[d] += p * load(w, w->call.qkv, qkv_at(w, PART_v, b, h, j) + d);
+            y[d] += p * load(w, w->at.v, kv_at(w, b, h, j) + d);
     }
     for (int64_t d = 0; d < s->depth; d++)
-        store(w, w->call.y, y_at(w, b, h, t) + d, y[d]);
+        store(w, w->at.y, y_at(w, b, h, t) + d, y[d]);
 }
 
 /* P and dS of query t and key j; 0 where the key is masked. */
 static void slopes(const struct work *w, int64_t b, int64_t h, int64_t t, int64_t j, float *p,
                    float *ds)
 {
-    const struct cuda_attention_shape *s = &w->shape;
+    const struct cuda_attention_shape *s = &w->engine.shape;
     *p = *ds = 0.0f;
-    if (j >= keys_of(w, t))
+    if (j < first_key(w, t) || j >= end_key(w, t))
         return;
-    float delta = dot(w, w->call.dy, y_at(w, b, h, t), w->call.y, y_at(w, b, h, t));
-    float dp = dot(w, w->call.dy, y_at(w, b, h, t), w->call.qkv, qkv_at(w, PART_v, b, h, j));
-    float whole = expf(score(w, b, h, t, j) - w->call.lse[(b * s->n_heads + h) * s->n_time + t]);
+    float delta = dot(w, w->at.dy, y_at(w, b, h, t), w->at.y, y_at(w, b, h, t));
+    float dp = dot(w, w->at.dy, y_at(w, b, h, t), w->at.v, kv_at(w, b, h, j));
+    float whole = expf(score(w, b, h, t, j) - w->at.lse[lse_at(w, b, h, t)]);
     float slope = whole * (dp - delta) / sqrtf((float)s->depth);
     *p = s->nondeterministic ? whole : rounded(w, whole);
     *ds = s->nondeterministic ? slope : rounded(w, slope);
 }
 
-/* dq, dk and dv of position t. */
-static void attend_grad(const struct work *w, int64_t b, int64_t h, int64_t t)
+struct grads { /* of one head of q at one position */
+    float q[MOST_DEPTH], k[MOST_DEPTH], v[MOST_DEPTH];
+};
+
+static void grads_of(const struct work *w, int64_t b, int64_t h, int64_t t, struct grads *grads)
 {
-    const struct cuda_attention_shape *s = &w->shape;
-    float grad[3][256] = {{0}};
-    for (int64_t other = 0; other < s->n_time; other++) {
+    *grads = (struct grads){0};
+    for (int64_t other = 0; other < w->engine.shape.n_time; other++) {
         float p, ds, own_p, own_ds;
         slopes(w, b, h, t, other, &own_p, &own_ds); /* as a query */
         slopes(w, b, h, other, t, &p, &ds);         /* as a key */
-        for (int64_t d = 0; d < s->depth; d++) {
-            grad[PART_q][d] += own_ds * load(w, w->call.qkv, qkv_at(w, PART_k, b, h, other) + d);
-            grad[PART_k][d] += ds * load(w, w->call.qkv, qkv_at(w, PART_q, b, h, other) + d);
-            grad[PART_v][d] += p * load(w, w->call.dy, y_at(w, b, h, other) + d);
+        for (int64_t d = 0; d < w->engine.shape.depth; d++) {
+            grads->q[d] += own_ds * load(w, w->at.k, kv_at(w, b, h, other) + d);
+            grads->k[d] += ds * load(w, w->at.q, q_at(w, b, h, other) + d);
+            grads->v[d] += p * load(w, w->at.dy, y_at(w, b, h, other) + d);
         }
     }
-    for (int part = 0; part < 3; part++)
-        for (int64_t d = 0; d < s->depth; d++)
-            store(w, w->call.dqkv, qkv_at(w, (enum part)part, b, h, t) + d, grad[part][d]);
+}
+
+/* dq, dk and dv of position t, for the heads of q that read one head of k and v. */
+static void attend_grad(const struct work *w, int64_t b, int64_t first, int64_t t)
+{
+    int64_t depth = w->engine.shape.depth;
+    bool sums = w->engine.part.sums == ATTENTION_SUMS_library;
+    bool unsummed = w->engine.part.sums == ATTENTION_SUMS_own;
+    float dk[MOST_DEPTH] = {0}, dv[MOST_DEPTH] = {0};
+    for (int64_t h = first; h < first + group_of(w); h++) {
+        struct grads grads;
+        grads_of(w, b, h, t, &grads);
+        for (int64_t d = 0; d < depth; d++) {
+            store(w, w->at.dq, q_at(w, b, h, t) + d, grads.q[d]);
+            dk[d] += sums ? rounded(w, grads.k[d]) : grads.k[d];
+            dv[d] += sums ? rounded(w, grads.v[d]) : grads.v[d];
+            if (unsummed) {
+                store(w, w->at.dk, y_at(w, b, h, t) + d, grads.k[d]);
+                store(w, w->at.dv, y_at(w, b, h, t) + d, grads.v[d]);
+            }
+        }
+    }
+    for (int64_t d = 0; d < depth && !unsummed; d++) {
+        store(w, w->at.dk, kv_at(w, b, first, t) + d, dk[d]);
+        store(w, w->at.dv, kv_at(w, b, first, t) + d, dv[d]);
+    }
 }
 
 static void run(const void *arguments)
 {
     const struct work *w = arguments;
-    for (int64_t b = 0; b < w->shape.n_batch; b++)
-        for (int64_t h = 0; h < w->shape.n_heads; h++)
-            for (int64_t t = 0; t < w->shape.n_time; t++)
-                (w->shape.is_grad ? attend_grad : attend)(w, b, h, t);
+    const struct attention_part *part = &w->engine.part;
+    bool is_grad = w->engine.shape.is_grad;
+    for (int64_t b = 0; b < part->n_batch; b++)
+        for (int64_t h = 0; h < part->n_heads; h += is_grad ? group_of(w) : 1)
+            for (int64_t t = 0; t < w->engine.shape.n_time; t++)
+                (is_grad ? attend_grad : attend)(w, b, h, t);
+    memset(w->at.work, 0xa5, w->engine.work_bytes); /* whatever was there is gone */
 }
 
-enum snug_status cuda_attention_run(const struct cuda_attention *attention,
-                                    const struct cuda_attention_call *call, struct snug_error *err)
+enum snug_status attention_engine_run(const struct attention_engine *engine,
+                                      const struct attention_operands *operands,
+                                      struct snug_error *err)
 {
-    if (call->work == NULL || (uintptr_t)call->work % 256 != 0)
+    if (operands->work == NULL || (uintptr_t)operands->work % 256 != 0)
         return snug_fail(err, SNUG_BAD_PROGRAM,
                          "attention: the workspace is missing or not 256-byte aligned");
-    struct work work = {attention->shape, *call};
-    stand_in_submit(call->stream, run, &work, sizeof work);
+    struct work work = {*engine, *operands};
+    stand_in_submit(operands->stream, run, &work, sizeof work);
     return SNUG_OK;
 }

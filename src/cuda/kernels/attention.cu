@@ -1,9 +1,10 @@
 /*
- * attention.cu -- the fallback for self-attention: types, head sizes, dropout and GPUs that cuDNN
- * does not support.
+ * attention.cu -- the fallback for attention: types, head sizes, dropout, forms of the op and GPUs
+ * that cuDNN does not support.
  *
  * A block owns a tile of queries (for dk and dv: of keys) of one head and loops over the tiles of
- * the other side.  Scores exist for one pair of tiles at a time.  The softmax is computed online:
+ * the other side that the causal order, the window and the documents leave.  The block of keys of a
+ * head that several heads of q read does so for one of them after the other.  Scores exist for one pair of tiles at a time.  The softmax is computed online:
  * each row keeps a running maximum and sum, and earlier sums are rescaled when the maximum changes.
  * With delta_t = dy_t . y_t, for every pair of tiles:
  *
@@ -36,39 +37,23 @@ template <int DEPTH> struct tile {
     }
 };
 
-/* The number of rows of the tile that begins at `first`. */
-template <int DEPTH> DEVICE int rows_from(const struct cuda_attention &t, int64_t first)
+/* The number of rows of the tile that begins at `first`, of n in all. */
+template <int DEPTH> DEVICE int rows_from(int n, int first)
 {
-    int64_t n = t.n_time - first;
-    return n < tile<DEPTH>::ROWS ? (int)n : tile<DEPTH>::ROWS;
+    return smaller(n - first, tile<DEPTH>::ROWS);
 }
 
-/* Loads rows from `first` on as fp32; missing elements are 0.  Rows of `from` are row_step
- * apart. */
+/* Loads rows from `first` on as fp32; missing elements are 0. */
 template <int DEPTH>
-DEVICE void load_tile(const struct cuda_attention &t, const void *from, int64_t begin,
-                      int64_t row_step, int64_t first, float *to)
+DEVICE void load_tile(const struct cuda_attention &t, const void *from, const struct rows &rows,
+                      int first, float *to)
 {
     for (int i = (int)threadIdx.x; i < TILE_ELEMS; i += THREADS) {
         int row = i / DEPTH, column = i % DEPTH;
-        bool there = first + row < t.n_time && column < t.depth;
+        bool there = first + row < rows.n && column < t.depth;
         to[row * tile<DEPTH>::PITCH + column] =
-            there ? load(t.dtype, from, begin + (first + row) * row_step + column) : 0.0f;
+            there ? load(t.dtype, from, rows.begin + (first + row) * rows.step + column) : 0.0f;
     }
-}
-
-template <int DEPTH>
-DEVICE void load_part(const struct cuda_attention &t, const struct head &head, enum part part,
-                      int64_t first, float *to)
-{
-    load_tile<DEPTH>(t, t.qkv, qkv_at(t, head, part, 0), 3 * (int64_t)width_of(t), first, to);
-}
-
-template <int DEPTH>
-DEVICE void load_dy(const struct cuda_attention &t, const struct head &head, int64_t first,
-                    float *to)
-{
-    load_tile<DEPTH>(t, t.dy, y_at(t, head, 0), width_of(t), first, to);
 }
 
 /* What one thread owns of a pair of tiles, and of a tile of results. */
@@ -112,18 +97,17 @@ DEVICE void add_gemm(const float *p, bool by_column, const float *b, int n, resu
         }
 }
 
-/* Writes rows of results, times factor[i].  `begin` is the offset of row 0 of the head. */
+/* Writes rows of results, times factor[i]. */
 template <int DEPTH>
-DEVICE void write_rows(const struct cuda_attention &t, void *to, int64_t begin, int64_t row_step,
-                       int64_t first, const results<DEPTH> &out, const float *factor)
+DEVICE void write_rows(const struct cuda_attention &t, void *to, const struct rows &rows, int first,
+                       const results<DEPTH> &out, const float *factor)
 {
     int tx = (int)threadIdx.x % SIDE, ty = (int)threadIdx.x / SIDE;
     for (int i = 0; i < tile<DEPTH>::EACH; i++)
         for (int c = 0; c < tile<DEPTH>::COLUMNS; c++) {
-            int64_t row = first + ty + SIDE * i;
-            int column = tx + SIDE * c;
-            if (row < t.n_time && column < t.depth)
-                store(t.dtype, to, begin + row * row_step + column, out[i][c] * factor[i]);
+            int row = first + ty + SIDE * i, column = tx + SIDE * c;
+            if (row < rows.n && column < t.depth)
+                store(t.dtype, to, rows.begin + row * rows.step + column, out[i][c] * factor[i]);
         }
 }
 
@@ -138,6 +122,7 @@ template <class F> DEVICE float row_reduce(float value, F fn)
 }
 
 template <int DEPTH> struct softmax_state {
+    struct seen seen[tile<DEPTH>::EACH];
     float most[tile<DEPTH>::EACH], total[tile<DEPTH>::EACH];
     results<DEPTH> out;
 };
@@ -146,24 +131,24 @@ template <int DEPTH> struct softmax_state {
  * earlier sums to the new maximum. */
 template <int DEPTH>
 DEVICE void update_softmax(const struct cuda_attention &t, const struct head &head,
-                           const struct mask &mask, int64_t query_0, int64_t key_0,
-                           scores<DEPTH> &s, softmax_state<DEPTH> &state, float *p)
+                           const struct mask &mask, int query_0, int key_0, scores<DEPTH> &s,
+                           softmax_state<DEPTH> &state, float *p)
 {
     constexpr int EACH = tile<DEPTH>::EACH;
     int tx = (int)threadIdx.x % SIDE, ty = (int)threadIdx.x / SIDE;
     float scale = 1.0f / sqrtf((float)t.depth);
     for (int i = 0; i < EACH; i++) {
-        int64_t query = query_0 + ty + SIDE * i;
+        int query = query_0 + ty + SIDE * i;
         float most = -INFINITY, sum = 0.0f;
         for (int j = 0; j < EACH; j++) {
-            s[i][j] = sees(t, query, key_0 + tx + SIDE * j) ? s[i][j] * scale : -INFINITY;
+            s[i][j] = sees(state.seen[i], key_0 + tx + SIDE * j) ? s[i][j] * scale : -INFINITY;
             most = s[i][j] > most ? s[i][j] : most;
         }
         most = larger_of_two()(row_reduce(most, larger_of_two()), state.most[i]);
-        float base = most == -INFINITY ? 0.0f : most; /* a row beyond the end */
+        float base = most == -INFINITY ? 0.0f : most; /* a row that has seen no key yet */
         float kept = __expf(state.most[i] - base);
         for (int j = 0; j < EACH; j++) {
-            int64_t key = key_0 + tx + SIDE * j;
+            int key = key_0 + tx + SIDE * j;
             float e = __expf(s[i][j] - base);
             sum += e;
             if (mask.below != 0)
@@ -177,6 +162,21 @@ DEVICE void update_softmax(const struct cuda_attention &t, const struct head &he
     }
 }
 
+/* Writes y and lse.  A query that sees no key has y = 0 and lse = -inf. */
+template <int DEPTH>
+DEVICE void write_softmax(const struct cuda_attention &t, const struct head &head, int first,
+                          const softmax_state<DEPTH> &state)
+{
+    float factor[tile<DEPTH>::EACH];
+    for (int i = 0; i < tile<DEPTH>::EACH; i++) {
+        int query = first + (int)threadIdx.x / SIDE + SIDE * i;
+        factor[i] = state.total[i] == 0.0f ? 0.0f : 1.0f / state.total[i];
+        if (threadIdx.x % SIDE == 0 && query < t.n_queries)
+            t.lse[query_index(t, head, query)] = state.most[i] + logf(state.total[i]);
+    }
+    write_rows<DEPTH>(t, t.y, rows_y(t, head), first, state.out, factor);
+}
+
 template <int DEPTH> KERNEL attend(struct cuda_attention t, int n_tiles)
 {
     constexpr int ROWS = tile<DEPTH>::ROWS;
@@ -184,32 +184,28 @@ template <int DEPTH> KERNEL attend(struct cuda_attention t, int n_tiles)
     float *kv = q + ROWS * tile<DEPTH>::PITCH, *p = kv + ROWS * tile<DEPTH>::PITCH;
     struct head head = head_of(t, blockIdx.x / n_tiles);
     struct mask mask = mask_of(t.dropout);
-    int64_t first = query_tile(n_tiles) * ROWS;
-    int64_t n_keys = t.causal && first + ROWS < t.n_time ? first + ROWS : t.n_time;
+    struct rows keys = rows_kv(t, head);
+    int first = query_tile(n_tiles) * ROWS;
+    struct span seen = keys_of(t, head, first, ROWS);
     softmax_state<DEPTH> state = {};
-    for (int i = 0; i < tile<DEPTH>::EACH; i++)
+    for (int i = 0; i < tile<DEPTH>::EACH; i++) {
+        state.seen[i] = seen_by(t, head, first + (int)threadIdx.x / SIDE + SIDE * i);
         state.most[i] = -INFINITY;
-    load_part<DEPTH>(t, head, PART_q, first, q);
-    for (int64_t key = 0; key < n_keys; key += ROWS) {
+    }
+    load_tile<DEPTH>(t, t.q, rows_q(t, head), first, q);
+    for (int key = seen.begin; key < seen.end; key += ROWS) {
         scores<DEPTH> s;
         __syncthreads(); /* all threads have read the previous v */
-        load_part<DEPTH>(t, head, PART_k, key, kv);
+        load_tile<DEPTH>(t, t.k, keys, key, kv);
         __syncthreads();
         multiply_rows<DEPTH>(q, kv, t.depth, s);
         __syncthreads();
-        load_part<DEPTH>(t, head, PART_v, key, kv);
+        load_tile<DEPTH>(t, t.v, keys, key, kv);
         update_softmax<DEPTH>(t, head, mask, first, key, s, state, p);
         __syncthreads();
-        add_gemm<DEPTH>(p, false, kv, rows_from<DEPTH>(t, key), state.out);
+        add_gemm<DEPTH>(p, false, kv, rows_from<DEPTH>(keys.n, key), state.out);
     }
-    float factor[tile<DEPTH>::EACH];
-    for (int i = 0; i < tile<DEPTH>::EACH; i++) {
-        int64_t row = first + threadIdx.x / SIDE + SIDE * i;
-        factor[i] = 1.0f / state.total[i];
-        if (threadIdx.x % SIDE == 0 && row < t.n_time)
-            t.lse[head.index * t.n_time + row] = state.most[i] + logf(state.total[i]);
-    }
-    write_rows<DEPTH>(t, t.y, y_at(t, head, 0), width_of(t), first, state.out, factor);
+    write_softmax<DEPTH>(t, head, first, state);
 }
 
 /* ---- gradient ------------------------------------------------------------------------------- */
@@ -217,11 +213,11 @@ template <int DEPTH> KERNEL attend(struct cuda_attention t, int n_tiles)
 /* delta[row] = dy . y, one warp per row of a head */
 KERNEL sum_deltas(struct cuda_attention t, int64_t n_rows)
 {
-    int64_t row = thread_index() / WARP; /* in [B,H,T] */
+    int64_t row = thread_index() / WARP; /* in [B,heads,Tq] */
     if (row >= n_rows)
         return;
-    struct head head = head_of(t, row / t.n_time);
-    int64_t begin = y_at(t, head, row % t.n_time);
+    struct rows of = rows_y(t, head_of(t, row / t.n_queries));
+    int64_t begin = of.begin + row % t.n_queries * of.step;
     float sum = 0.0f;
     for (int d = (int)threadIdx.x % WARP; d < t.depth; d += WARP)
         sum += load(t.dtype, t.dy, begin + d) * load(t.dtype, t.y, begin + d);
@@ -230,25 +226,34 @@ KERNEL sum_deltas(struct cuda_attention t, int64_t n_rows)
         t.delta[row] = sum;
 }
 
+template <int DEPTH> using tile_facts = struct query_facts[tile<DEPTH>::EACH];
+
+template <int DEPTH>
+DEVICE void load_facts(const struct cuda_attention &t, const struct head &head, int query_0,
+                       tile_facts<DEPTH> &facts)
+{
+    for (int i = 0; i < tile<DEPTH>::EACH; i++)
+        facts[i] = facts_of(t, head, query_0 + (int)threadIdx.x / SIDE + SIDE * i);
+}
+
 /* Replaces s by p with dropout, and dp by ds without the scale, for a tile of queries and one of
  * keys. */
 template <int DEPTH>
 DEVICE void slopes(const struct cuda_attention &t, const struct head &head, const struct mask &mask,
-                   int64_t query_0, int64_t key_0, scores<DEPTH> &s, scores<DEPTH> &dp)
+                   int query_0, int key_0, const tile_facts<DEPTH> &facts, scores<DEPTH> &s,
+                   scores<DEPTH> &dp)
 {
     constexpr int EACH = tile<DEPTH>::EACH;
     int tx = (int)threadIdx.x % SIDE, ty = (int)threadIdx.x / SIDE;
     float scale = 1.0f / sqrtf((float)t.depth);
     for (int i = 0; i < EACH; i++) {
-        int64_t query = query_0 + ty + SIDE * i, row = head.index * t.n_time + query;
-        float lse = query < t.n_time ? t.lse[row] : 0.0f;
-        float delta = query < t.n_time ? t.delta[row] : 0.0f;
+        int query = query_0 + ty + SIDE * i;
         for (int j = 0; j < EACH; j++) {
-            int64_t key = key_0 + tx + SIDE * j;
-            float p = sees(t, query, key) ? __expf(s[i][j] * scale - lse) : 0.0f;
+            int key = key_0 + tx + SIDE * j;
+            float p = sees(facts[i].seen, key) ? __expf(s[i][j] * scale - facts[i].lse) : 0.0f;
             float factor = mask_factor(mask, score_index(t, head, query, key));
             s[i][j] = factor * p;
-            dp[i][j] = p * (factor * dp[i][j] - delta);
+            dp[i][j] = p * (factor * dp[i][j] - facts[i].delta);
         }
     }
 }
@@ -274,94 +279,121 @@ template <int DEPTH> KERNEL attend_grad_q(struct cuda_attention t, int n_tiles)
     float *dy = q + ELEMS, *k = dy + ELEMS, *v = k + ELEMS, *ds = v + ELEMS;
     struct head head = head_of(t, blockIdx.x / n_tiles);
     struct mask mask = mask_of(t.dropout);
-    int64_t first = query_tile(n_tiles) * ROWS;
-    int64_t n_keys = t.causal && first + ROWS < t.n_time ? first + ROWS : t.n_time;
+    struct rows keys = rows_kv(t, head);
+    int first = query_tile(n_tiles) * ROWS;
+    struct span seen = keys_of(t, head, first, ROWS);
+    tile_facts<DEPTH> facts;
     results<DEPTH> dq = {};
-    load_part<DEPTH>(t, head, PART_q, first, q);
-    load_dy<DEPTH>(t, head, first, dy);
-    for (int64_t key = 0; key < n_keys; key += ROWS) {
+    load_facts<DEPTH>(t, head, first, facts);
+    load_tile<DEPTH>(t, t.q, rows_q(t, head), first, q);
+    load_tile<DEPTH>(t, t.dy, rows_y(t, head), first, dy);
+    for (int key = seen.begin; key < seen.end; key += ROWS) {
         scores<DEPTH> s, dp;
         __syncthreads();
-        load_part<DEPTH>(t, head, PART_k, key, k);
-        load_part<DEPTH>(t, head, PART_v, key, v);
+        load_tile<DEPTH>(t, t.k, keys, key, k);
+        load_tile<DEPTH>(t, t.v, keys, key, v);
         __syncthreads();
         multiply_rows<DEPTH>(q, k, t.depth, s);
         multiply_rows<DEPTH>(dy, v, t.depth, dp);
-        slopes<DEPTH>(t, head, mask, first, key, s, dp);
+        slopes<DEPTH>(t, head, mask, first, key, facts, s, dp);
         store_scores<DEPTH>(dp, ds);
         __syncthreads();
-        add_gemm<DEPTH>(ds, false, k, rows_from<DEPTH>(t, key), dq);
+        add_gemm<DEPTH>(ds, false, k, rows_from<DEPTH>(keys.n, key), dq);
     }
     float factor[tile<DEPTH>::EACH];
     fill<DEPTH>(factor, 1.0f / sqrtf((float)t.depth));
-    write_rows<DEPTH>(t, t.dqkv, qkv_at(t, head, PART_q, 0), 3 * (int64_t)width_of(t), first, dq,
-                      factor);
+    write_rows<DEPTH>(t, t.dq, rows_q(t, head), first, dq, factor);
+}
+
+/* Adds what one head of q contributes to dk and dv of the tile of keys that begins at `first`. */
+template <int DEPTH>
+DEVICE void add_grad_kv(const struct cuda_attention &t, const struct head &head,
+                        const struct mask &mask, int first, float *k, results<DEPTH> &dk,
+                        results<DEPTH> &dv)
+{
+    constexpr int ROWS = tile<DEPTH>::ROWS, ELEMS = ROWS * tile<DEPTH>::PITCH;
+    float *v = k + ELEMS, *q = v + ELEMS, *dy = q + ELEMS, *p = dy + ELEMS;
+    struct span span = queries_of(t, head, first, ROWS);
+    for (int query = span.begin; query < span.end; query += ROWS) {
+        scores<DEPTH> s, dp;
+        tile_facts<DEPTH> facts;
+        if (begin_after(t, head, query, ROWS, first, ROWS))
+            continue;
+        __syncthreads();
+        load_tile<DEPTH>(t, t.q, rows_q(t, head), query, q);
+        load_tile<DEPTH>(t, t.dy, rows_y(t, head), query, dy);
+        load_facts<DEPTH>(t, head, query, facts);
+        __syncthreads();
+        multiply_rows<DEPTH>(q, k, t.depth, s);
+        multiply_rows<DEPTH>(dy, v, t.depth, dp);
+        slopes<DEPTH>(t, head, mask, query, first, facts, s, dp);
+        store_scores<DEPTH>(s, p);
+        __syncthreads();
+        add_gemm<DEPTH>(p, true, dy, rows_from<DEPTH>(t.n_queries, query), dv);
+        __syncthreads();
+        store_scores<DEPTH>(dp, p);
+        __syncthreads();
+        add_gemm<DEPTH>(p, true, q, rows_from<DEPTH>(t.n_queries, query), dk);
+    }
 }
 
 template <int DEPTH> KERNEL attend_grad_kv(struct cuda_attention t, int n_tiles)
 {
     constexpr int ROWS = tile<DEPTH>::ROWS, ELEMS = ROWS * tile<DEPTH>::PITCH;
     DYNAMIC_SHARED(float, k);
-    float *v = k + ELEMS, *q = v + ELEMS, *dy = q + ELEMS, *p = dy + ELEMS;
-    struct head head = head_of(t, blockIdx.x / n_tiles);
+    int64_t head_0 = (int64_t)(blockIdx.x / n_tiles) * t.group;
+    struct head head = head_of(t, head_0);
     struct mask mask = mask_of(t.dropout);
-    int64_t first = (int64_t)(blockIdx.x % n_tiles) * ROWS, row_step = 3 * (int64_t)width_of(t);
+    int first = (int)(blockIdx.x % n_tiles) * ROWS;
     results<DEPTH> dk = {}, dv = {};
-    load_part<DEPTH>(t, head, PART_k, first, k);
-    load_part<DEPTH>(t, head, PART_v, first, v);
-    for (int64_t query = t.causal ? first : 0; query < t.n_time; query += ROWS) {
-        scores<DEPTH> s, dp;
-        __syncthreads();
-        load_part<DEPTH>(t, head, PART_q, query, q);
-        load_dy<DEPTH>(t, head, query, dy);
-        __syncthreads();
-        multiply_rows<DEPTH>(q, k, t.depth, s);
-        multiply_rows<DEPTH>(dy, v, t.depth, dp);
-        slopes<DEPTH>(t, head, mask, query, first, s, dp);
-        store_scores<DEPTH>(s, p);
-        __syncthreads();
-        add_gemm<DEPTH>(p, true, dy, rows_from<DEPTH>(t, query), dv);
-        __syncthreads();
-        store_scores<DEPTH>(dp, p);
-        __syncthreads();
-        add_gemm<DEPTH>(p, true, q, rows_from<DEPTH>(t, query), dk);
-    }
+    load_tile<DEPTH>(t, t.k, rows_kv(t, head), first, k);
+    load_tile<DEPTH>(t, t.v, rows_kv(t, head), first, k + ELEMS);
+    for (int i = 0; i < t.group; i++)
+        add_grad_kv<DEPTH>(t, head_of(t, head_0 + i), mask, first, k, dk, dv);
     float factor[tile<DEPTH>::EACH];
     fill<DEPTH>(factor, 1.0f);
-    write_rows<DEPTH>(t, t.dqkv, qkv_at(t, head, PART_v, 0), row_step, first, dv, factor);
+    write_rows<DEPTH>(t, t.dv, rows_dkv(t, head), first, dv, factor);
     fill<DEPTH>(factor, 1.0f / sqrtf((float)t.depth));
-    write_rows<DEPTH>(t, t.dqkv, qkv_at(t, head, PART_k, 0), row_step, first, dk, factor);
+    write_rows<DEPTH>(t, t.dk, rows_dkv(t, head), first, dk, factor);
 }
 
 /* ---- launchers ------------------------------------------------------------------------------ */
 
+/* One block per tile of n_rows rows of n_heads heads. */
 template <int DEPTH>
-static int launch_tiles(void (*kernel)(struct cuda_attention, int), int n_shared,
-                        const struct cuda_attention *t, void *stream)
+static int launch_tiles(void (*kernel)(struct cuda_attention, int), int n_shared, int n_rows,
+                        int n_heads, const struct cuda_attention *t, void *stream)
 {
-    unsigned n_tiles = grid_of(t->n_time, tile<DEPTH>::ROWS);
-    return launch(kernel, (unsigned)(t->n_batch * t->n_heads) * n_tiles, THREADS,
+    unsigned n_tiles = grid_of(n_rows, tile<DEPTH>::ROWS);
+    return launch(kernel, (unsigned)(t->n_batch * n_heads) * n_tiles, THREADS,
                   tile<DEPTH>::bytes(n_shared), stream, *t, (int)n_tiles);
+}
+
+template <int DEPTH> static int launch_forward(const struct cuda_attention *t, void *stream)
+{
+    return launch_tiles<DEPTH>(attend<DEPTH>, 2, t->n_queries, t->n_heads, t, stream);
 }
 
 template <int DEPTH> static int launch_grad(const struct cuda_attention *t, void *stream)
 {
-    int error = launch_tiles<DEPTH>(attend_grad_q<DEPTH>, 4, t, stream);
-    return error != 0 ? error : launch_tiles<DEPTH>(attend_grad_kv<DEPTH>, 4, t, stream);
+    int error = launch_tiles<DEPTH>(attend_grad_q<DEPTH>, 4, t->n_queries, t->n_heads, t, stream);
+    return error != 0
+               ? error
+               : launch_tiles<DEPTH>(attend_grad_kv<DEPTH>, 4, t->n_keys, t->n_kv_heads, t, stream);
 }
 
 int cuda_attention(const struct cuda_attention *t, void *stream)
 {
     if (cuda_attention_mma_fits(t))
         return cuda_attention_mma(t, stream);
-    return t->depth <= 64    ? launch_tiles<64>(attend<64>, 2, t, stream)
-           : t->depth <= 128 ? launch_tiles<128>(attend<128>, 2, t, stream)
-                             : launch_tiles<256>(attend<256>, 2, t, stream);
+    return t->depth <= 64    ? launch_forward<64>(t, stream)
+           : t->depth <= 128 ? launch_forward<128>(t, stream)
+                             : launch_forward<256>(t, stream);
 }
 
 int cuda_attention_grad(const struct cuda_attention *t, void *stream)
 {
-    int64_t n_rows = t->n_batch * t->n_heads * t->n_time;
+    int64_t n_rows = t->n_batch * t->n_heads * t->n_queries;
     int error = launch(sum_deltas, grid_of(n_rows * WARP, THREADS), THREADS, 0, stream, *t, n_rows);
     if (error != 0)
         return error;

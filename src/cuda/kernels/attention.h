@@ -8,19 +8,26 @@
 
 enum { CUDA_ATTENTION_DEPTH = 256 }; /* largest head size */
 
-/* qkv [B,T,3C], y [B,T,C], lse [B,H,T]; C = heads * depth; all but lse have one type */
+/* The operands of ir/attention.h.  y and dy [B,Tq,heads * depth], lse [B,heads,Tq]; q, k and v begin
+ * at their first head, and their rows are q_row and kv_row elements apart, as those of dq, dk, dv.
+ * All but lse and delta have one type. */
 struct cuda_attention {
-    int64_t n_batch, n_time;
-    int n_heads, depth;
+    int64_t n_batch;
+    int n_queries, n_keys;
+    int n_heads, n_kv_heads, depth;
+    int group;  /* heads that read the same head of k and v */
+    int window; /* n_keys if there is no limit */
     bool causal;
     enum dtype dtype;
-    const void *qkv;
-    void *y;    /* input of the gradient */
-    float *lse; /* input of the gradient */
+    const void *q, *k, *v;
+    int64_t q_row, kv_row;
+    const int32_t *starts, *lengths; /* NULL if left out */
+    void *y;                         /* input of the gradient */
+    float *lse;                      /* input of the gradient */
     struct cuda_dropout dropout;
     /* for the gradient only */
     const void *dy;
-    void *dqkv;
+    void *dq, *dk, *dv;
     float *delta; /* workspace: as many floats as lse has */
 };
 

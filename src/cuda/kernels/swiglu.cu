@@ -5,7 +5,7 @@
  * the first, and stores only elements that nobody else reads, so outputs may be inputs.
  *
  * The floor, as a multiple of the bytes of y: 3 (read gate and up, write y), 5 for the gradient
- * (read dy, gate and up, write dgate and dup).  An element takes two special functions, 2^x and 1/x, of which an SM
+ * (read dy, gate and up, write dgate and dup), 6 if it writes y as well.  An element takes two special functions, 2^x and 1/x, of which an SM
  * computes 16 per clock: in 16 bits a quarter to a half of what the memory delivers.
  */
 #include "cuda/kernels/raw.h"
@@ -57,7 +57,7 @@ KERNEL swiglu(int64_t n, struct cuda_array gate, struct cuda_array up, struct cu
 /* d(g s(g))/dg = s(g) (1 + g (1 - s(g))) */
 template <int TYPE>
 KERNEL swiglu_grad(int64_t n, struct cuda_array dy, struct cuda_array gate, struct cuda_array up,
-                   struct cuda_array dgate, struct cuda_array dup)
+                   struct cuda_array dgate, struct cuda_array dup, struct cuda_array y)
 {
     raw_pack<TYPE> slopes[EACH] = {}, gates[EACH] = {}, ups[EACH] = {};
     for (int k = 0; k < EACH; k++) {
@@ -70,7 +70,7 @@ KERNEL swiglu_grad(int64_t n, struct cuda_array dy, struct cuda_array gate, stru
     }
     for (int k = 0; k < EACH; k++) {
         int64_t at = pack_at(k);
-        float slope[PACK], g[PACK], u[PACK];
+        float slope[PACK], g[PACK], u[PACK], result[PACK];
         if (at >= n)
             break;
         unpack<TYPE>(slopes[k], slope);
@@ -78,6 +78,7 @@ KERNEL swiglu_grad(int64_t n, struct cuda_array dy, struct cuda_array gate, stru
         unpack<TYPE>(ups[k], u);
         for (int i = 0; i < PACK; i++) {
             float s = sigmoid(g[i]);
+            result[i] = g[i] * s * u[i];
             u[i] *= slope[i] * s * fmaf(g[i], 1.0f - s, 1.0f);
             g[i] *= slope[i] * s;
         }
@@ -85,6 +86,8 @@ KERNEL swiglu_grad(int64_t n, struct cuda_array dy, struct cuda_array gate, stru
             store_some<TYPE>(dgate, at, elems_at(at, n), u);
         if (dup.data != NULL)
             store_some<TYPE>(dup, at, elems_at(at, n), g);
+        if (y.data != NULL)
+            store_some<TYPE>(y, at, elems_at(at, n), result);
     }
 }
 
@@ -99,12 +102,13 @@ int cuda_swiglu(int64_t n, struct cuda_array gate, struct cuda_array up, struct 
 }
 
 int cuda_swiglu_grad(int64_t n, struct cuda_array dy, struct cuda_array gate, struct cuda_array up,
-                     struct cuda_array dgate, struct cuda_array dup, void *stream)
+                     struct cuda_array dgate, struct cuda_array dup, struct cuda_array y,
+                     void *stream)
 {
-    const struct cuda_array operands[] = {dy, gate, up, dgate, dup};
+    const struct cuda_array operands[] = {dy, gate, up, dgate, dup, y};
     auto kernel =
-        kernel_of_type(type_of_packs(n, operands, 5), swiglu_grad<DTYPE_f32>,
+        kernel_of_type(type_of_packs(n, operands, 6), swiglu_grad<DTYPE_f32>,
                        swiglu_grad<DTYPE_bf16>, swiglu_grad<DTYPE_f16>, swiglu_grad<ANY_TYPE>);
     return launch(kernel, grid_of(n, PACK * EACH * BLOCK), BLOCK, 0, stream, n, dy, gate, up, dgate,
-                  dup);
+                  dup, y);
 }

@@ -10,10 +10,11 @@ CUDA_LAUNCHERS_BEGIN
 /* y = gate sigmoid(gate) up; y may be gate or up */
 CUDA_LAUNCHER int cuda_swiglu(int64_t n, struct cuda_array gate, struct cuda_array up,
                               struct cuda_array y, void *stream);
-/* Both gradients are optional; dgate may be dy or gate. */
+/* dgate, dup and y (the output of cuda_swiglu, with the same bits) are optional; dgate may be dy or
+ * gate. */
 CUDA_LAUNCHER int cuda_swiglu_grad(int64_t n, struct cuda_array dy, struct cuda_array gate,
                                    struct cuda_array up, struct cuda_array dgate,
-                                   struct cuda_array dup, void *stream);
+                                   struct cuda_array dup, struct cuda_array y, void *stream);
 CUDA_LAUNCHERS_END
 
 #endif

@@ -90,7 +90,7 @@ enum snug_status cuda_conv_run(const struct cuda_conv *conv, const struct cuda_c
                                struct snug_error *err)
 {
     const int64_t uids[N_UIDS] = {UID_x, UID_w, UID_y};
-    void *const addresses[N_UIDS] = {call->x, call->w, call->y};
+    const void *const addresses[N_UIDS] = {call->x, call->w, call->y};
     cudnnHandle_t handle;
     TRY(cuda_library_dnn(call->stream, &handle, err));
     return dnn_plan_run(conv->plan, handle, N_UIDS, uids, addresses, call->work, err);

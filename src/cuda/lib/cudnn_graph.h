@@ -12,7 +12,7 @@
 #include "base/dtype.h"
 #include "cuda/lib/cuda_libs.h"
 
-enum { DNN_DIMS = 4, DNN_MOST_OBJECTS = 160, DNN_MOST_OPS = 24 };
+enum { DNN_DIMS = 4, DNN_MOST_OBJECTS = 256, DNN_MOST_OPS = 40 };
 
 typedef cudnnBackendDescriptor_t dnn_object;
 
@@ -89,7 +89,7 @@ enum snug_status dnn_plan_make(const struct dnn_key *key, struct dnn_graph *g, c
                                int64_t *least_work_bytes, struct snug_error *err);
 void dnn_plan_release(struct dnn_plan *plan); /* drops one user; NULL is fine */
 enum snug_status dnn_plan_run(const struct dnn_plan *plan, cudnnHandle_t handle, int n,
-                              const int64_t *uids, void *const *addresses, void *work,
+                              const int64_t *uids, const void *const *addresses, void *work,
                               struct snug_error *err);
 
 cudnnDataType_t dnn_type(enum dtype type);

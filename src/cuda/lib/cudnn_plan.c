@@ -294,7 +294,7 @@ enum snug_status dnn_plan_make(const struct dnn_key *key, struct dnn_graph *g, c
 }
 
 enum snug_status dnn_plan_run(const struct dnn_plan *plan, cudnnHandle_t handle, int n,
-                              const int64_t *uids, void *const *addresses, void *work,
+                              const int64_t *uids, const void *const *addresses, void *work,
                               struct snug_error *err)
 {
     dnn_object operands = NULL;

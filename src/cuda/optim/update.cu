@@ -110,6 +110,45 @@ DEVICE void quad_load(int type, const void *data, int64_t at, int count, bool al
     }
 }
 
+/* Four elements as stored: a word each in fp32, else two to a word. */
+struct raw_quad {
+    uint32_t word[QUAD];
+};
+
+/* Loads four aligned elements.  The second half is a predicated load: with a branch the warp would
+ * wait for each load before it issues the next. */
+DEVICE raw_quad quad_fetch(int type, const void *data, int64_t at)
+{
+    bool is_wide = type == DTYPE_f32;
+    const char *from = (const char *)data + at * (is_wide ? 4 : 2);
+    raw_quad raw = {};
+#if defined(__CUDA_ARCH__)
+    asm volatile("{\n"
+                 "    .reg .pred wide;\n"
+                 "    setp.ne.s32 wide, %4, 0;\n"
+                 "    ld.global.v2.u32 {%0, %1}, [%5];\n"
+                 "    @wide ld.global.v2.u32 {%2, %3}, [%5 + 8];\n"
+                 "}"
+                 : "=r"(raw.word[0]), "=r"(raw.word[1]), "=r"(raw.word[2]), "=r"(raw.word[3])
+                 : "r"((int)is_wide), "l"(from));
+#else
+    memcpy(raw.word, from, is_wide ? 16 : 8);
+#endif
+    return raw;
+}
+
+DEVICE void quad_unpack(int type, const raw_quad &raw, float x[QUAD])
+{
+    for (int i = 0; i < QUAD; i++) {
+        uint32_t word = type == DTYPE_f32 ? raw.word[i] : raw.word[i / 2] >> (i % 2 * 16);
+        float wide;
+        memcpy(&wide, &word, sizeof wide);
+        x[i] = type == DTYPE_f32    ? wide
+               : type == DTYPE_bf16 ? bf16_to_f32((uint16_t)word)
+                                    : from_f16((uint16_t)word);
+    }
+}
+
 DEVICE void quad_store_16(void *data, int64_t at, int count, bool aligned, const quad_16 *four)
 {
     uint16_t *to = (uint16_t *)data + at;
@@ -215,6 +254,7 @@ DEVICE float quad_largest(int count, const float x[QUAD], float largest)
 struct unit { /* positions of a lane's eight elements */
     int64_t at[2];
     int count[2];
+    bool is_whole; /* the same for all lanes */
 };
 
 DEVICE struct unit unit_at(int64_t n, int64_t index, int lane)
@@ -226,6 +266,7 @@ DEVICE struct unit unit_at(int64_t n, int64_t index, int lane)
         int64_t left = n - u.at[h];
         u.count[h] = left >= QUAD ? QUAD : left > 0 ? (int)left : 0;
     }
+    u.is_whole = (index + 1) * UNIT_ELEMS <= n;
     return u;
 }
 
@@ -308,12 +349,12 @@ DEVICE void step_unit(const struct update_shared *shared, const float g[2][QUAD]
     }
 }
 
+/* What update_unit loads, element by element where the unit is partial or not aligned. */
 template <class R, bool QUANTIZED>
-DEVICE void update_unit(const struct update_job *job, const struct update_tensor *t,
-                        const struct update_maps<QUANTIZED> *maps,
-                        const struct update_shared *shared, const struct unit *u)
+DEVICE void load_part_of_unit(const struct update_job *job, const struct update_tensor *t,
+                              const struct update_shared *shared, const struct unit *u,
+                              float g[2][QUAD], float w[2][QUAD], float state[][2][QUAD])
 {
-    float g[2][QUAD], w[2][QUAD], state[R::n_states > 0 ? R::n_states : 1][2][QUAD];
     UNROLL(2)
     for (int h = 0; h < 2; h++) {
         quad_load(t->g_type, t->g, u->at[h], u->count[h], t->aligned, g[h]);
@@ -322,6 +363,48 @@ DEVICE void update_unit(const struct update_job *job, const struct update_tensor
     UNROLL(4)
     for (int j = 0; j < R::n_states; j++)
         open_state<QUANTIZED>(job, t, shared, u, j, state[j]);
+}
+
+/* The same for a whole aligned unit: issues all loads before it unpacks the first. */
+template <class R, bool QUANTIZED>
+DEVICE void load_unit(const struct update_job *job, const struct update_tensor *t,
+                      const struct update_shared *shared, const struct unit *u, float g[2][QUAD],
+                      float w[2][QUAD], float state[][2][QUAD])
+{
+    raw_quad raw_g[2], raw_w[2], raw_state[R::n_states > 0 ? R::n_states : 1][2];
+    UNROLL(2)
+    for (int h = 0; h < 2; h++) {
+        raw_g[h] = quad_fetch(t->g_type, t->g, u->at[h]);
+        raw_w[h] = quad_fetch(t->stepped_type, t->stepped.data, u->at[h]);
+        UNROLL(4)
+        for (int j = 0; j < R::n_states; j++)
+            if (!QUANTIZED || t->scales[j] == NULL)
+                raw_state[j][h] = quad_fetch(t->state_type[j], t->state[j].data, u->at[h]);
+    }
+    UNROLL(4)
+    for (int j = 0; j < R::n_states; j++)
+        if (QUANTIZED && t->scales[j] != NULL)
+            open_state<QUANTIZED>(job, t, shared, u, j, state[j]);
+        else
+            for (int h = 0; h < 2; h++)
+                quad_unpack(t->state_type[j], raw_state[j][h], state[j][h]);
+    UNROLL(2)
+    for (int h = 0; h < 2; h++) {
+        quad_unpack(t->g_type, raw_g[h], g[h]);
+        quad_unpack(t->stepped_type, raw_w[h], w[h]);
+    }
+}
+
+template <class R, bool QUANTIZED>
+DEVICE void update_unit(const struct update_job *job, const struct update_tensor *t,
+                        const struct update_maps<QUANTIZED> *maps,
+                        const struct update_shared *shared, const struct unit *u)
+{
+    float g[2][QUAD], w[2][QUAD], state[R::n_states > 0 ? R::n_states : 1][2][QUAD];
+    if (t->aligned && u->is_whole)
+        load_unit<R, QUANTIZED>(job, t, shared, u, g, w, state);
+    else
+        load_part_of_unit<R, QUANTIZED>(job, t, shared, u, g, w, state);
     step_unit<R>(shared, g, w, state);
     UNROLL(4)
     for (int j = 0; j < R::n_states; j++) {
