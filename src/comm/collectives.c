@@ -42,10 +42,11 @@ static int64_t list_elems(const struct comm_tensor *tensors, int n, int n_ranks,
     return total;
 }
 
-static int64_t longest_list(const struct comm_tensor *tensors, int n, int n_ranks)
+/* The longest list of a rank; of several that are longer than `enough`, any. */
+static int64_t longest_list(const struct comm_tensor *tensors, int n, int n_ranks, int64_t enough)
 {
     int64_t longest = 0;
-    for (int rank = 0; rank < n_ranks; rank++) {
+    for (int rank = 0; rank < n_ranks && longest <= enough; rank++) {
         int64_t length = list_elems(tensors, n, n_ranks, rank);
         longest = length > longest ? length : longest;
     }
@@ -55,8 +56,8 @@ static int64_t longest_list(const struct comm_tensor *tensors, int n, int n_rank
 static int64_t chunk_elems(const struct comm_tensor *tensors, int n, int n_ranks)
 {
     int64_t most = BUCKET_BYTES / (int64_t)dtype_bytes(tensors[0].dtype) / n_ranks;
-    int64_t longest = longest_list(tensors, n, n_ranks);
     most = most > CHUNK_ELEMS_LEAST ? most : CHUNK_ELEMS_LEAST;
+    int64_t longest = longest_list(tensors, n, n_ranks, most);
     return longest < most ? longest : most;
 }
 
@@ -278,7 +279,7 @@ static struct job make_job(struct comm *comm, const struct comm_tensor *tensors,
                         .n = n,
                         .elem_bytes = elem_bytes,
                         .chunk = chunk,
-                        .longest = longest_list(tensors, n, comm->n_ranks),
+                        .longest = longest_list(tensors, n, comm->n_ranks, INT64_MAX),
                         .out = work,
                         .in = (unsigned char *)work + comm->n_ranks * chunk * elem_bytes,
                         .messages = comm->messages};

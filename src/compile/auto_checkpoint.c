@@ -5,8 +5,9 @@
  * are estimates: it counts blocks and knows neither fused ops nor placement.  Only the plan is
  * exact.  So we search for the largest limit whose plan fits the budget.  First no limit: if that
  * fits, nothing is recomputed.  Then the lowest limit: if that does not fit, nothing does.  Then
- * bisection between the two.  An estimate bisects less often: it is only compared with others, and
- * planned in full if it wins.
+ * bisection between the two.  Bounds come first: a plan whose lower bound is over the budget is not
+ * made in full, which would take several times as long.  An estimate bisects less often: it is only
+ * compared with others, and planned in full if it wins.
  *
  * If not even the lowest limit fits, the batch is split into smaller micro-batches, unless the user
  * has set --micro-batch.  A plan that still does not fit is returned, and budget.c refuses it.
@@ -24,44 +25,66 @@ static bool fits(const struct compiled_step *s, const struct snug_recipe *recipe
     return s->plan.arena_bytes + compiled_step_runtime_bytes(s) <= recipe->memory;
 }
 
-/* Is a preferred to b?  Among plans that fit, less recomputation wins; otherwise fewer bytes. */
-static bool is_better(const struct compiled_step *a, const struct compiled_step *b,
-                      const struct snug_recipe *recipe)
+/* Plans with that limit.  Does the lower bound of the plan fit? */
+static enum snug_status may_fit(const struct compile_request *q, int64_t room_bytes, bool *may,
+                                struct snug_error *err)
 {
-    if (fits(a, recipe) != fits(b, recipe))
-        return fits(a, recipe);
-    return fits(a, recipe) ? a->plan.recompute_flops < b->plan.recompute_flops
-                           : a->plan.arena_bytes < b->plan.arena_bytes;
+    struct compiled_step bound;
+    struct compile_request one = *q;
+    one.room_bytes = room_bytes;
+    one.estimate = true;
+    TRY(compile_fullest_rank(&one, &bound, err));
+    *may = fits(&bound, q->recipe);
+    compiled_step_free(&bound);
+    return SNUG_OK;
 }
 
-/* Plans with that limit; *s becomes the better of the two plans. */
-static enum snug_status try_room(struct compile_request *q, int64_t room_bytes,
+/* Plans with that limit.  If the plan fits, it becomes *s unless *s fits with less
+ * recomputation. */
+static enum snug_status try_room(const struct compile_request *q, int64_t room_bytes,
                                  struct compiled_step *s, bool *does_fit, struct snug_error *err)
 {
     struct compiled_step other;
-    q->room_bytes = room_bytes;
-    TRY(compile_fullest_rank(q, &other, err));
+    struct compile_request one = *q;
+    one.room_bytes = room_bytes;
+    one.bound_first = true;
+    TRY(compile_fullest_rank(&one, &other, err));
     *does_fit = fits(&other, q->recipe);
-    if (is_better(&other, s, q->recipe)) {
-        compiled_step_free(s);
+    bool is_better =
+        *does_fit && (!fits(s, q->recipe) || other.plan.recompute_flops < s->plan.recompute_flops);
+    compiled_step_free(is_better ? s : &other);
+    if (is_better)
         *s = other;
-    } else {
-        compiled_step_free(&other);
+    return SNUG_OK;
+}
+
+/* Plans with the lowest limits; *s becomes the smaller plan. */
+static enum snug_status use_lowest(const struct compile_request *q, int64_t least_bytes,
+                                   struct compiled_step *s, struct snug_error *err)
+{
+    const int64_t rooms[] = {least_bytes, 1}; /* 1: recompute everything from the inputs */
+    for (int i = 0; i < 2 && (i == 0 || !fits(s, q->recipe)); i++) {
+        struct compiled_step other;
+        struct compile_request one = *q;
+        one.room_bytes = rooms[i];
+        TRY(compile_fullest_rank(&one, &other, err));
+        bool is_smaller = i == 0 || other.plan.arena_bytes < s->plan.arena_bytes;
+        compiled_step_free(is_smaller ? s : &other);
+        if (is_smaller)
+            *s = other;
     }
     return SNUG_OK;
 }
 
-static enum snug_status search(struct compile_request *q, struct compiled_step *s,
+/* *s is the estimate without a limit, which is over the budget. */
+static enum snug_status search(const struct compile_request *q, struct compiled_step *s,
                                struct snug_error *err)
 {
-    int64_t low = s->checkpoint_bounds.least_bytes, high = s->checkpoint_bounds.most_bytes;
+    int64_t least = s->checkpoint_bounds.least_bytes, low = least;
+    int64_t high = s->checkpoint_bounds.most_bytes;
     bool does_fit;
-    TRY(try_room(q, low, s, &does_fit, err));
-    if (!does_fit) {
-        TRY(try_room(q, 1, s, &does_fit, err)); /* recompute everything from the inputs */
-        return SNUG_OK;
-    }
-    int n_halvings = q->estimate ? N_HALVINGS_ESTIMATE : N_HALVINGS;
+    TRY(may_fit(q, low, &does_fit, err));
+    int n_halvings = !does_fit ? 0 : q->estimate ? N_HALVINGS_ESTIMATE : N_HALVINGS;
     for (int i = 0; i < n_halvings && high - low > high / 256; i++) {
         int64_t middle = low + (high - low) / 2;
         TRY(try_room(q, middle, s, &does_fit, err));
@@ -70,16 +93,24 @@ static enum snug_status search(struct compile_request *q, struct compiled_step *
         else
             high = middle;
     }
-    return SNUG_OK;
+    return fits(s, q->recipe) ? SNUG_OK : use_lowest(q, least, s, err);
 }
 
 /* The best plan for one micro-batch, whether it fits or not. */
-static enum snug_status make_best(struct compile_request *q, struct compiled_step *s,
+static enum snug_status make_best(const struct compile_request *q, struct compiled_step *s,
                                   struct snug_error *err)
 {
-    q->room_bytes = 0;
-    TRY(compile_fullest_rank(q, s, err));
-    if (s->prog.loss == TENSOR_NONE || fits(s, q->recipe))
+    struct compile_request first = *q;
+    first.room_bytes = 0;
+    first.bound_first = true;
+    TRY(compile_fullest_rank(&first, s, err));
+    bool has_loss = s->prog.loss != TENSOR_NONE;
+    if (!has_loss && s->is_estimate && !q->estimate) {
+        first.bound_first = false;
+        compiled_step_free(s);
+        return compile_fullest_rank(&first, s, err);
+    }
+    if (!has_loss || fits(s, q->recipe))
         return SNUG_OK;
     enum snug_status status = search(q, s, err);
     if (status != SNUG_OK)

@@ -8,7 +8,8 @@
  *     compile_step                  the entry point: reads the machine (compile_target.c)
  *       stop_after_pass               last_pass: settle what plans decide, then run the passes only
  *       compile_planned
- *         compile_largest_stage         no rank requested and a pipeline: compile every stage
+ *         compile_largest_stage         no rank requested and a pipeline: compile every stage, in
+ *                                       full only those that are not soon shown to be smaller
  *         compile_stage                 one stage
  *           compile_fitting               --checkpoint auto: search for a plan that fits
  *                                         (auto_checkpoint.c)
@@ -40,26 +41,34 @@ static enum snug_status compile_stage(const struct compile_request *q, struct co
     return fits_itself(q) ? compile_fitting(q, s, err) : compile_fullest_rank(q, s, err);
 }
 
+/* --checkpoint auto plans a stage many times; *s becomes the larger of the two plans. */
+static enum snug_status try_fitting_stage(const struct compile_request *q, struct compiled_step *s,
+                                          struct snug_error *err)
+{
+    struct compiled_step other;
+    enum snug_status status = compile_fitting(q, &other, err);
+    if (status == SNUG_OK && other.plan.arena_bytes <= s->plan.arena_bytes) {
+        compiled_step_free(&other);
+        return SNUG_OK;
+    }
+    compiled_step_free(s);
+    if (status == SNUG_OK)
+        *s = other;
+    return status;
+}
+
 /* Compiles every stage and returns the one with the largest plan. */
 static enum snug_status compile_largest_stage(const struct compile_request *q,
                                               struct compiled_step *s, struct snug_error *err)
 {
+    struct compile_request one = *q;
+    int stage = 0;
     *s = (struct compiled_step){0};
     TRY(recipe_check(q->recipe, err));
-    for (int stage = 0; stage < recipe_stages(q->recipe); stage++) {
-        struct compiled_step other;
-        struct compile_request one = *q;
-        one.stage = &stage;
-        enum snug_status status = compile_stage(&one, &other, err);
-        if (status == SNUG_OK && stage > 0 && other.plan.arena_bytes <= s->plan.arena_bytes) {
-            compiled_step_free(&other);
-            continue;
-        }
-        compiled_step_free(s);
-        if (status != SNUG_OK)
-            return status;
-        *s = other;
-    }
+    one.stage = &stage;
+    TRY(compile_stage(&one, s, err));
+    for (stage = 1; stage < recipe_stages(q->recipe); stage++)
+        TRY(fits_itself(q) ? try_fitting_stage(&one, s, err) : compile_fuller_rank(&one, s, err));
     return SNUG_OK;
 }
 

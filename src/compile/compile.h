@@ -37,6 +37,7 @@ struct compiled_step {
     bool collectives_alone;          /* a single rank runs collectives with itself, to test NCCL */
     struct program whole;            /* with a pipeline: the forward program of the whole model */
     struct stage_cut *cut;           /* where it is cut into stages; NULL without stages */
+    bool is_estimate;                /* no offsets: the plan is a lower bound */
     int64_t n_parameters, n_trained; /* the model's; trained ones, adapters included */
     enum update_place update_place;  /* where --update in-backward placed the updates */
     double forward_flops;            /* per step on this rank; 0 if nothing is trained */
@@ -59,6 +60,7 @@ struct compile_request {
     bool averages_only; /* the program computes the weight averages of `over`, nothing else */
     int64_t room_bytes; /* --checkpoint auto: see struct checkpointing; 0: no limit */
     bool estimate;      /* assign no offsets; the total is the plan's lower bound */
+    bool bound_first;   /* estimate a plan whose lower bound is over --memory */
     const struct compile_target *target; /* NULL: read it (compile_target.h), or that of `over` */
     /* Stop after this pass, without a plan; "last" runs all, "model" none.  The program is the one
      * that the same request compiles without last_pass: if plans decide its rank, micro-batch or

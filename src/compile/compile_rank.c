@@ -2,6 +2,7 @@
  * compile_rank.c -- compile one rank, or the rank with the largest plan.
  *
  *     compile_fullest_rank   no rank requested: compile one rank of each kind
+ *     compile_fuller_rank    the same for another stage; most are only shown to be smaller
  *       compile_rank           one rank
  *         lower_program          its program (lower.c)
  *         plan_step              its plan
@@ -14,16 +15,29 @@
 
 #include <string.h>
 
+static enum snug_status make_plan(const struct compile_request *q, struct compiled_step *s,
+                                  struct snug_error *err)
+{
+    const struct device_rates *rates = &q->target->rates.rates;
+    if (q->estimate || q->bound_first) {
+        TRY(plan_estimate(&s->prog, rates, &s->plan, err));
+        int64_t needed = s->plan.arena_bytes + compiled_step_runtime_bytes(s);
+        s->is_estimate = q->estimate || needed > q->recipe->memory;
+        if (s->is_estimate)
+            return SNUG_OK;
+        plan_free(&s->plan);
+    }
+    return plan_make(&s->prog, s->backend->alignment, rates, &s->plan, err);
+}
+
 static enum snug_status plan_step(const struct compile_request *q, struct compiled_step *s,
                                   struct snug_error *err)
 {
     if (q->over != NULL)
         return plan_make_over(&s->prog, &q->over->prog, &q->over->plan, s->backend->alignment,
                               &s->plan, err);
-    const struct device_rates *rates = &q->target->rates.rates;
     memcpy(s->rates_origin, q->target->rates.origin, sizeof s->rates_origin);
-    TRY(q->estimate ? plan_estimate(&s->prog, rates, &s->plan, err)
-                    : plan_make(&s->prog, s->backend->alignment, rates, &s->plan, err));
+    TRY(make_plan(q, s, err));
     double idle = compiled_step_bubble(s, q->recipe);
     double slowest = s->cut != NULL && s->cut->n_stages > 0 ? s->cut->slowest : 1;
     s->plan.step_seconds += s->plan.body_seconds * (slowest / (1 - idle) - 1);
@@ -66,7 +80,7 @@ enum snug_status compile_rank(const struct compile_request *q, struct compiled_s
 {
     TRY(lower_program(q, s, err));
     enum snug_status status = plan_step(q, s, err);
-    bool averages = q->train && !q->estimate && q->recipe->optimizer->average != AVERAGE_none;
+    bool averages = q->train && !s->is_estimate && q->recipe->optimizer->average != AVERAGE_none;
     if (status == SNUG_OK && averages && s->prog.loss != TENSOR_NONE)
         status = reserve_averages(q, s, err);
     if (status != SNUG_OK)
@@ -74,16 +88,35 @@ enum snug_status compile_rank(const struct compile_request *q, struct compiled_s
     return status;
 }
 
+/* One rank of each kind in a stage. */
+struct kinds {
+    int n, made; /* made: the one that is compiled already */
+    int ranks[RANK_KINDS_MAX];
+};
+
+static struct kinds kinds_of(const struct compile_request *q, const struct compiled_step *s)
+{
+    struct kinds kinds = {.n = q->estimate || s->is_estimate ? 0 : s->n_rank_kinds};
+    int first = s->stage * s->n_ranks;
+    kinds.made = first + s->rank;
+    for (int i = 0; i < kinds.n; i++)
+        kinds.ranks[i] = first + s->rank_kinds[i];
+    return kinds;
+}
+
 /* Compiles a rank and replaces *s by it if its plan is larger.  Averages need no memory here: the
- * shard pass refuses them. */
+ * shard and the stage pass refuse them. */
 static enum snug_status replace_if_larger(const struct compile_request *q, struct compiled_step *s,
-                                          struct snug_error *err)
+                                          struct kinds *kinds, struct snug_error *err)
 {
     struct compiled_step other;
     bool is_smaller = false;
     TRY(lower_program(q, &other, err));
-    enum snug_status status = plan_is_within(&other.prog, other.backend->alignment,
-                                             s->plan.arena_bytes, &is_smaller, err);
+    *kinds = kinds_of(q, &other);
+    enum snug_status status = SNUG_OK;
+    if (!q->estimate) /* an estimate takes no longer than this */
+        status = plan_is_within(&other.prog, other.backend->alignment, s->plan.arena_bytes,
+                                &is_smaller, err);
     if (status == SNUG_OK && !is_smaller)
         status = plan_step(q, &other, err);
     if (status == SNUG_OK && !is_smaller && other.plan.arena_bytes > s->plan.arena_bytes) {
@@ -95,23 +128,38 @@ static enum snug_status replace_if_larger(const struct compile_request *q, struc
     return status;
 }
 
+static enum snug_status try_other_kinds(const struct compile_request *q, const struct kinds *kinds,
+                                        struct compiled_step *s, struct snug_error *err)
+{
+    enum snug_status status = SNUG_OK;
+    for (int i = 0; i < kinds->n && status == SNUG_OK; i++) {
+        struct compile_request one = *q;
+        struct kinds unused;
+        one.rank = &kinds->ranks[i];
+        if (kinds->ranks[i] != kinds->made)
+            status = replace_if_larger(&one, s, &unused, err);
+    }
+    if (status != SNUG_OK)
+        compiled_step_free(s);
+    return status;
+}
+
 enum snug_status compile_fullest_rank(const struct compile_request *q, struct compiled_step *s,
                                       struct snug_error *err)
 {
     TRY(compile_rank(q, s, err));
-    int n_kinds = q->estimate ? 0 : s->n_rank_kinds, made = s->rank;
-    int kinds[RANK_KINDS_MAX];
-    memcpy(kinds, s->rank_kinds, sizeof kinds);
-    enum snug_status status = SNUG_OK;
-    for (int i = 0; i < n_kinds && status == SNUG_OK; i++) {
-        int rank = s->stage * s->n_ranks + kinds[i];
-        struct compile_request one = *q;
-        one.rank = &rank;
-        if (kinds[i] != made)
-            status = replace_if_larger(&one, s, err);
-    }
-    if (status != SNUG_OK)
-        compiled_step_free(s);
+    struct kinds kinds = kinds_of(q, s);
+    return try_other_kinds(q, &kinds, s, err);
+}
+
+enum snug_status compile_fuller_rank(const struct compile_request *q, struct compiled_step *s,
+                                     struct snug_error *err)
+{
+    struct kinds kinds;
+    enum snug_status status = replace_if_larger(q, s, &kinds, err);
+    if (status == SNUG_OK)
+        return try_other_kinds(q, &kinds, s, err);
+    compiled_step_free(s);
     return status;
 }
 

@@ -13,6 +13,9 @@ enum snug_status compile_rank(const struct compile_request *request, struct comp
  * estimate only plans the rank with the most weights and states. */
 enum snug_status compile_fullest_rank(const struct compile_request *request,
                                       struct compiled_step *step, struct snug_error *err);
+/* Replaces *step by the largest plan of another stage if that is larger.  A failure frees *step. */
+enum snug_status compile_fuller_rank(const struct compile_request *request,
+                                     struct compiled_step *step, struct snug_error *err);
 /* Books and plans request->program. */
 enum snug_status compile_finished(const struct compile_request *request, struct compiled_step *step,
                                   struct snug_error *err);

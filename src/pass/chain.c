@@ -124,15 +124,19 @@ static int64_t option_takes(const struct solver *s, int a, int option)
            in_units(s, input_of(s->chain, a + 1));
 }
 
-/* The smallest budget to run blocks a..c-1 saving nothing, when the backwards after block b are
+/* The smallest budget to run block i of a..c-1 saving nothing, when the backwards after block b are
  * done. */
+static int64_t pass_needs_at(const struct solver *s, int a, int b, int i)
+{
+    int64_t input = i > a ? in_units(s, input_of(s->chain, i)) : 0;
+    return in_units(s, block_at(s->chain, i)->passing) + input + s->after[b];
+}
+
 static int64_t pass_needs(const struct solver *s, int a, int b, int c)
 {
     int64_t needs = 0;
-    for (int i = a; i < c; i++) {
-        int64_t input = i > a ? in_units(s, input_of(s->chain, i)) : 0;
-        needs = larger(needs, in_units(s, block_at(s->chain, i)->passing) + input + s->after[b]);
-    }
+    for (int i = a; i < c; i++)
+        needs = larger(needs, pass_needs_at(s, a, b, i));
     return needs;
 }
 
@@ -158,17 +162,29 @@ static void try_options(struct solver *s, int a, int b)
     }
 }
 
+/* best[m] = the smaller of best[m] and work + rest[m] + start[m] */
+static void take_smaller(double *restrict best, const double *restrict rest,
+                         const double *restrict start, double work, int64_t n)
+{
+#pragma omp simd
+    for (int64_t m = 0; m < n; m++) {
+        double all = work + rest[m] + start[m];
+        best[m] = all < best[m] ? all : best[m];
+    }
+}
+
 static void try_passes(struct solver *s, int a, int b)
 {
-    double *best = best_of(s, a, b);
+    double *best = best_of(s, a, b), work = 0;
+    int64_t needs = 0;
     for (int c = a + 1; c <= b; c++) {
         int64_t takes = in_units(s, input_of(s->chain, c));
-        const double *rest = best_of(s, c, b), *start = best_of(s, a, c - 1);
-        double work = pass_work(s, a, c);
-        for (int64_t m = larger(pass_needs(s, a, b, c), takes); m < s->n_budgets; m++) {
-            double all = work + rest[m - takes] + start[m];
-            best[m] = all < best[m] ? all : best[m];
-        }
+        work += block_at(s->chain, c - 1)->forward;
+        needs = larger(needs, pass_needs_at(s, a, b, c - 1));
+        int64_t least = larger(needs, takes);
+        if (least < s->n_budgets)
+            take_smaller(best + least, best_of(s, c, b) + least - takes,
+                         best_of(s, a, c - 1) + least, work, s->n_budgets - least);
     }
 }
 

@@ -23,8 +23,9 @@
 #include <math.h>
 #include <string.h>
 
-/* auto: the resolution of the budget, and the most blocks to solve for (more are merged). */
-enum { BUDGET_UNITS = 500, N_BLOCKS_MAX = 100 };
+/* auto: the resolution of the budget, the most blocks to solve for (more are merged), and by how
+ * many units rounding may make a budget too small. */
+enum { BUDGET_UNITS = 500, N_BLOCKS_MAX = 160, ROUNDING_UNITS = 5 };
 
 struct schedule {
     const struct halves *halves;
@@ -167,10 +168,11 @@ static enum snug_status plan_auto(struct schedule *s, struct pass_env *env)
         plan_none(s);
         return SNUG_OK;
     }
-    if (c->room_bytes >= bounds->least_bytes)
-        TRY(chain_solve(&chain, c->room_bytes, unit_for(&chain, c->room_bytes), env->scratch,
-                        &steps, &n_steps, &extra_work, env->err));
-    if (n_steps == 0) /* the budget is too small, or rounding made it so: use the least memory */
+    int64_t unit = unit_for(&chain, c->room_bytes);
+    for (int i = 0; i < ROUNDING_UNITS && n_steps == 0 && c->room_bytes >= bounds->least_bytes; i++)
+        TRY(chain_solve(&chain, c->room_bytes + i * unit, unit, env->scratch, &steps, &n_steps,
+                        &extra_work, env->err));
+    if (n_steps == 0) /* the budget is too small: use the least memory */
         plan_all(s);
     for (int i = 0; i < n_steps; i++)
         if (steps[i].backward)

@@ -309,6 +309,15 @@ static int64_t gradient_bytes(const struct halves *h, int block)
     return bytes;
 }
 
+/* Do the gradients of a block add to what is allocated after its backward?  With several
+ * micro-batches all are allocated from the start.  With in-backward updates they are freed at once,
+ * with ZeRO 2 and 3 as soon as their shards, which are small, are written. */
+static bool gradients_stay(const struct pass_config *config)
+{
+    bool are_sharded = config->ranks.n_ranks > 1 && config->ranks.zero >= 2;
+    return config->n_micro == 1 && !config->in_backward && !are_sharded;
+}
+
 enum snug_status selective_chain(const struct halves *h, struct chain *chain)
 {
     struct simulation simulation;
@@ -321,10 +330,7 @@ enum snug_status selective_chain(const struct halves *h, struct chain *chain)
     for (int i = 0; i < h->blocks.n; i++) {
         tensor_id input = h->blocks.list[i].input;
         blocks[i].input = input == TENSOR_NONE ? 0 : tensor_bytes(h->prog, input);
-        /* With several micro-batches all gradients are allocated from the start.  With in-backward
-         * updates they are freed at once. */
-        bool gradients_stay = h->env->config.n_micro == 1 && !h->env->config.in_backward;
-        blocks[i].gradient = gradients_stay ? gradient_bytes(h, i) : 0;
+        blocks[i].gradient = gradients_stay(&h->env->config) ? gradient_bytes(h, i) : 0;
         TRY(price_forward(&simulation, i, delta, &blocks[i]));
         TRY(list_options(&simulation, i, i == h->blocks.n - 1, delta, &blocks[i]));
     }

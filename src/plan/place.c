@@ -7,23 +7,24 @@
  * tightest gap that is free during its lifetime.  The orders are: largest first, largest area
  * (bytes x lifetime) first, longest lifetime first, first op first, and two ends.  After each try
  * the block that ends highest moves to the front of the order, and all blocks are placed again, up
- * to N_LIFTS times.  The search stops as soon as a result is within 1 / NEAR of the lower bound.
+ * to N_LIFTS times.  Last comes one sweep in order of time, with best fit over a list of gaps.  The
+ * search stops as soon as a result is within 1 / NEAR of the lower bound.
  *
  * The order two ends is for backward, where saved tensors are freed in reverse order while
  * gradients accumulate.  Gradients are stacked from the bottom.  Saved tensors are stacked from the
  * lower bound down, the longest lifetime on top, so that each one leaves its bytes next to the
  * growing stack of gradients.
  *
- * An order costs O(n^2).  Programs with more than GREEDY_MAX blocks use one sweep in order of time
- * instead, with best fit over a list of gaps: O(n x gaps).
+ * An order costs O(n^2), the sweep O(n x gaps).  Programs with more than GREEDY_MAX blocks are only
+ * swept.
  */
-#include "plan/plan.h"
+#include "plan/placed.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 enum {
-    GREEDY_MAX = 12000, /* blocks: above it, one sweep */
+    GREEDY_MAX = 24000, /* blocks: above it, one sweep */
     LIFT_MAX = 3000,    /* blocks: above it, one try per order */
     N_LIFTS = 32,       /* tries per order */
     NEAR = 10000
@@ -34,13 +35,13 @@ enum {
 
 struct placer {
     struct block *blocks;
-    int *order;    /* the blocks that are not persistent */
-    int *placed;   /* the placed blocks, sorted by offset */
+    int *order; /* the blocks that are not persistent */
+    struct placed placed;
     int64_t *best; /* per block: its offset in the best result so far */
     int n_blocks, alignment;
     int peak;        /* the op with the most bytes alive */
     int64_t ceiling; /* floor + the most bytes alive, blocks padded to the alignment */
-    int only;        /* the index of the only order to try, once; -1 tries all orders */
+    int only;        /* the index of the only order to try, once (SWEEP: the sweep); -1 tries all */
 };
 
 static int64_t align_up(int64_t bytes, int64_t alignment)
@@ -93,7 +94,7 @@ static double key_two_ends(const struct placer *p, const struct block *b)
 }
 
 static key_fn *const keys[] = {key_bytes, key_area, key_lifetime, key_first_op, key_two_ends};
-enum { N_ORDERS = sizeof keys / sizeof *keys };
+enum { N_ORDERS = sizeof keys / sizeof *keys, SWEEP = N_ORDERS };
 
 struct keyed {
     double key;
@@ -125,22 +126,18 @@ static bool sort_order(struct placer *p, int n, key_fn *key)
 /* ---- greedy: the tightest gap during the block's lifetime ------------------------------------ */
 
 /* from_top uses the upper end of the gap, and counts the space below the ceiling as a gap. */
-static int64_t find_gap(const struct placer *p, const struct block *b, int n_placed, int64_t floor,
-                        bool from_top)
+static int64_t find_gap(const struct placer *p, const struct block *b, int64_t floor, bool from_top)
 {
     int64_t end = floor, best_start = -1, best_gap = INT64_MAX;
-    for (int j = 0; j < n_placed; j++) {
-        const struct block *other = &p->blocks[p->placed[j]];
-        if (other->last < b->first || other->first > b->last)
-            continue;
+    struct placed_scan scan = placed_during(&p->placed, b->first, b->last);
+    for (const struct placed_block *other; (other = placed_next(&scan)) != NULL;) {
         int64_t gap = other->offset - end;
         if (gap >= b->bytes && gap < best_gap) {
             best_gap = gap;
             best_start = end;
         }
-        int64_t after = align_up(other->offset + other->bytes, p->alignment);
-        if (after > end)
-            end = after;
+        if (other->end > end)
+            end = other->end;
     }
     int64_t bytes = align_up(b->bytes, p->alignment);
     if (from_top && p->ceiling - end >= bytes && p->ceiling - end < best_gap)
@@ -153,21 +150,13 @@ static int64_t find_gap(const struct placer *p, const struct block *b, int n_pla
 static int64_t place_greedy(struct placer *p, int n, int64_t floor, bool two_ends)
 {
     int64_t top = floor;
+    placed_clear(&p->placed);
     for (int i = 0; i < n; i++) {
         struct block *b = &p->blocks[p->order[i]];
-        b->offset = find_gap(p, b, i, floor, two_ends && !is_late(p, b));
+        b->offset = find_gap(p, b, floor, two_ends && !is_late(p, b));
         if (b->offset + b->bytes > top)
             top = b->offset + b->bytes;
-        int low = 0, high = i; /* keep placed[] sorted by offset */
-        while (low < high) {
-            int mid = (low + high) / 2;
-            if (p->blocks[p->placed[mid]].offset <= b->offset)
-                low = mid + 1;
-            else
-                high = mid;
-        }
-        memmove(p->placed + low + 1, p->placed + low, (size_t)(i - low) * sizeof *p->placed);
-        p->placed[low] = p->order[i];
+        placed_add(&p->placed, b, p->alignment);
     }
     return top;
 }
@@ -295,6 +284,29 @@ static void lift_highest(struct placer *p, int n)
     p->order[0] = block;
 }
 
+/* Keeps the offsets of a result if it is the best so far. */
+static void keep_if_best(struct placer *p, int n, int64_t top, int64_t *best_top)
+{
+    if (*best_top >= 0 && top >= *best_top)
+        return;
+    *best_top = top;
+    for (int i = 0; i < n; i++)
+        p->best[p->order[i]] = p->blocks[p->order[i]].offset;
+}
+
+/* Tries order k up to n_tries times.  False when out of memory. */
+static bool try_order(struct placer *p, int n, int64_t floor, size_t k, int n_tries, int64_t enough,
+                      int64_t *best_top)
+{
+    if (!sort_order(p, n, keys[k]))
+        return false;
+    for (int try = 0; try < n_tries && !(*best_top >= 0 && *best_top <= enough); try++) {
+        keep_if_best(p, n, place_greedy(p, n, floor, keys[k] == key_two_ends), best_top);
+        lift_highest(p, n);
+    }
+    return true;
+}
+
 /* Places the n blocks of p->order above `floor` and returns their end, or -1 when out of memory.
  * With `only`, the result is an upper bound for the search over all orders: it stops at `enough` or
  * tries this order too. */
@@ -302,21 +314,16 @@ static int64_t place_ordered(struct placer *p, int n, int64_t floor, int64_t low
 {
     int64_t best_top = -1, enough = floor + lower + lower / NEAR;
     int n_tries = n <= LIFT_MAX && p->only < 0 ? N_LIFTS : 1;
-    size_t first = p->only < 0 ? 0 : (size_t)p->only, end = p->only < 0 ? N_ORDERS : first + 1;
-    if (n > GREEDY_MAX)
-        return sort_order(p, n, key_first_op) ? place_sweep(p, n, floor) : -1;
-    for (size_t k = first; k < end && !(best_top >= 0 && best_top <= enough); k++) {
-        if (!sort_order(p, n, keys[k]))
+    bool is_swept = p->only < 0 || p->only == SWEEP || n > GREEDY_MAX;
+    for (int k = 0; k < N_ORDERS && n <= GREEDY_MAX; k++)
+        if ((p->only < 0 || p->only == k) && !(best_top >= 0 && best_top <= enough) &&
+            !try_order(p, n, floor, (size_t)k, n_tries, enough, &best_top))
             return -1;
-        for (int try = 0; try < n_tries && !(best_top >= 0 && best_top <= enough); try++) {
-            int64_t top = place_greedy(p, n, floor, keys[k] == key_two_ends);
-            if (best_top < 0 || top < best_top) {
-                best_top = top;
-                for (int i = 0; i < n; i++)
-                    p->best[p->order[i]] = p->blocks[p->order[i]].offset;
-            }
-            lift_highest(p, n);
-        }
+    if (is_swept && !(best_top >= 0 && best_top <= enough)) {
+        int64_t top = sort_order(p, n, key_first_op) ? place_sweep(p, n, floor) : -1;
+        if (top < 0)
+            return -1;
+        keep_if_best(p, n, top, &best_top);
     }
     for (int i = 0; i < n; i++)
         p->blocks[p->order[i]].offset = p->best[p->order[i]];
@@ -337,9 +344,10 @@ static enum snug_status check_blocks(const struct block *blocks, int n_blocks, i
     return SNUG_OK;
 }
 
+/* *least_bytes: what no order gets below. */
 static enum snug_status place(struct block *blocks, int n_blocks, int n_ops, int alignment,
                               int64_t floor, int only, int64_t *persistent_end,
-                              int64_t *arena_bytes, struct snug_error *err)
+                              int64_t *least_bytes, int64_t *arena_bytes, struct snug_error *err)
 {
     struct placer p = {
         .blocks = blocks, .n_blocks = n_blocks, .alignment = alignment, .only = only};
@@ -349,9 +357,8 @@ static enum snug_status place(struct block *blocks, int n_blocks, int n_ops, int
     int64_t top = floor;
     int64_t *delta = malloc(((size_t)n_ops + 2) * sizeof *delta);
     p.order = malloc(((size_t)n_blocks + 1) * sizeof *p.order);
-    p.placed = malloc(((size_t)n_blocks + 1) * sizeof *p.placed);
     p.best = malloc(((size_t)n_blocks + 1) * sizeof *p.best);
-    if (delta == NULL || p.order == NULL || p.placed == NULL || p.best == NULL) {
+    if (delta == NULL || p.order == NULL || p.best == NULL) {
         status = snug_fail(err, SNUG_NO_MEMORY, "plan: no memory to place %d blocks", n_blocks);
         goto done;
     }
@@ -364,9 +371,16 @@ static enum snug_status place(struct block *blocks, int n_blocks, int n_ops, int
             p.order[n++] = i;
         }
     *persistent_end = align_up(top, alignment);
+    *least_bytes = top;
+    if (!placed_init(&p.placed, blocks, p.order, n, n_ops)) {
+        status = snug_fail(err, SNUG_NO_MEMORY, "plan: no memory to place %d blocks", n);
+        goto done;
+    }
     if (n > 0) {
         p.ceiling = *persistent_end + most_alive(&p, n, n_ops, alignment, delta, &p.peak);
-        top = place_ordered(&p, n, *persistent_end, most_alive(&p, n, n_ops, 1, delta, &p.peak));
+        int64_t lower = most_alive(&p, n, n_ops, 1, delta, &p.peak);
+        *least_bytes = *persistent_end + lower;
+        top = place_ordered(&p, n, *persistent_end, lower);
     }
     if (top < 0)
         status = snug_fail(err, SNUG_NO_MEMORY, "plan: no memory to place %d blocks", n);
@@ -375,7 +389,7 @@ static enum snug_status place(struct block *blocks, int n_blocks, int n_ops, int
 done:
     free(delta);
     free(p.order);
-    free(p.placed);
+    placed_free(&p.placed);
     free(p.best);
     return status;
 }
@@ -384,16 +398,20 @@ enum snug_status plan_place(struct block *blocks, int n_blocks, int n_ops, int a
                             int64_t floor, int64_t *persistent_end, int64_t *arena_bytes,
                             struct snug_error *err)
 {
-    return place(blocks, n_blocks, n_ops, alignment, floor, -1, persistent_end, arena_bytes, err);
+    int64_t least_bytes;
+    return place(blocks, n_blocks, n_ops, alignment, floor, -1, persistent_end, &least_bytes,
+                 arena_bytes, err);
 }
 
 enum snug_status plan_place_within(struct block *blocks, int n_blocks, int n_ops, int alignment,
                                    int64_t limit_bytes, bool *is_within, struct snug_error *err)
 {
+    int64_t least_bytes = 0;
     *is_within = false;
-    for (int k = 0; k < N_ORDERS && !*is_within; k++) {
-        int64_t persistent_end, most_bytes = 0;
-        TRY(place(blocks, n_blocks, n_ops, alignment, 0, k, &persistent_end, &most_bytes, err));
+    for (int k = SWEEP; k >= 0 && !*is_within && least_bytes <= limit_bytes; k--) {
+        int64_t persistent_end, most_bytes = 0; /* the sweep, which is the fastest, first */
+        TRY(place(blocks, n_blocks, n_ops, alignment, 0, k, &persistent_end, &least_bytes,
+                  &most_bytes, err));
         *is_within = most_bytes <= limit_bytes;
     }
     return SNUG_OK;

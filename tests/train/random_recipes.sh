@@ -35,6 +35,18 @@ for width in 32 48; do
         "n_embd": '$width', "n_positions": 32, "vocab_size": 199, "activation_function": "gelu_new",
         "layer_norm_epsilon": 1e-5}' >gpt-$width/config.json
 done
+decoder() { # FAMILY WIDTH HEADS KV_HEADS TIED MORE...: the folder FAMILY
+    mkdir "$1"
+    echo '{"model_type": "'"${1%-*}"'", "hidden_size": '"$2"', "intermediate_size": 72, "num_hidden_layers": 3,
+        "num_attention_heads": '"$3"', "num_key_value_heads": '"$4"', "vocab_size": 199, "rms_norm_eps": 1e-6,
+        "max_position_embeddings": 32, "rope_theta": 10000.0, "hidden_act": "silu", "tie_word_embeddings": '"$5"'
+        '"${6:-}"'}' >"$1/config.json"
+}
+decoder llama-wide 48 6 2 false ', "attention_bias": true'
+decoder mistral-small 40 4 4 false ', "head_dim": 16, "sliding_window": 5'
+decoder qwen2-small 48 3 1 true
+decoder qwen3-small 40 6 3 true ', "head_dim": 16'
+decoders="llama-wide mistral-small qwen2-small qwen3-small"
 
 RANDOM=$seed
 one_of() { local words=("$@"); picked=${words[RANDOM % $#]}; }
@@ -52,8 +64,9 @@ any_optimizer="adamw sgd momentum adagrad rmsprop adadelta amsgrad nadamw nadamp
     schedule-free-adamw schedule-free-prodigy adam adam-8bit adam-4bit lawa-queue lawa-ema amos muon"
 draw() { # RANKS: sets n_ranks and flags
     flags=()
+    # shellcheck disable=SC2086
     one_of mlp:40-64-10 mlp:784-256-10 mlp:33-17-65-5 cnn:1x16x16,classes=10 cnn:3x12x12,classes=7 gpt-32 gpt-48 \
-        gpt-32 gpt-48 vit-tiny:3x32x32,classes=10 resnet18:3x16x16,classes=10
+        $decoders $decoders vit-tiny:3x32x32,classes=10 resnet18:3x16x16,classes=10
     local model=$picked
     flags+=("$model")
     n_ranks=$1
@@ -80,10 +93,11 @@ draw() { # RANKS: sets n_ranks and flags
         maybe 20 --offload states activations states+activations
         maybe 15 --lora 2 4
     fi
+    case "${flags[*]}" in llama*--lora* | mistral*--lora* | qwen*--lora*) maybe 70 --lora-on all mlp q,v o,down ;; esac
     maybe 40 --clip 0 0.5
     maybe 15 --dropout 0.1
     maybe 15 --label-smoothing 0.1
-    case $model in gpt*) maybe 50 --seq 8 17 32 ;; esac
+    case $model in gpt* | llama* | mistral* | qwen*) maybe 50 --seq 8 17 32 ;; esac
     flags+=(--threads $((1 + RANDOM % 3)))
     [ $n_ranks -eq 1 ] || case $way in
     ddp) maybe 80 --zero 1 2 3 ;;

@@ -26,6 +26,8 @@
 
 #include <cmocka.h>
 
+#include "support/decoders.h"
+#include "support/files.h"
 #include "support/training.h"
 #include "train/trainer.h"
 
@@ -411,6 +413,7 @@ static void check_steps(const char *spec, const char *sizes, const char *precisi
 {
     char keys[200];
     struct snug_error err;
+    struct snug_summary summary;
     snug_trainer *trainer = NULL;
     snprintf(keys, sizeof keys, "%s micro-batch=2 threads=%d precision=%s", sizes, threads,
              precision);
@@ -430,6 +433,8 @@ static void check_steps(const char *spec, const char *sizes, const char *precisi
     assert_int_equal(watch.by[OWN].n, 0);
     assert_int_equal(watch.live_bytes, 0);
     assert_in_range(watch.largest, 0, LIBRARY_MAX_BYTES);
+    snug_trainer_summary(trainer, &summary);
+    assert_int_equal(summary.planned_bytes, summary.allocated_bytes);
     snug_trainer_free(trainer);
     snug_recipe_free(recipe);
     snug_model_free(model);
@@ -450,6 +455,25 @@ static void test_steps_allocate_nothing(void **state)
     check_steps("gpt-nano", "batch=4 seq=16 dropout=0.1 label-smoothing=0.1", "bf16", 2);
     check_steps("gpt-nano", "batch=4 seq=32 offload=states+activations", "bf16", 2);
     check_steps("gpt-nano", "batch=4 seq=16 lora=2 lora-on=all lora-base=4", "bf16", 2);
+}
+
+static void test_steps_of_decoders(void **state)
+{
+    (void)state;
+    char dir[FILES_PATH_MAX];
+    skip_unless_watched();
+    files_make_dir(dir);
+    decoders_write(dir);
+    for (int i = 0; decoders_family(i) != NULL; i++)
+        for (size_t p = 0; p < LENGTH(precisions); p++)
+            check_steps(files_path(dir, decoders_family(i)), "batch=4 seq=16", precisions[p].name,
+                        1 + (int)p % 2);
+    check_steps(files_path(dir, "qwen3"), "batch=4 seq=16 checkpoint=cheap", "bf16", 2);
+    check_steps(files_path(dir, "llama"), "batch=4 seq=16 offload=states+activations", "bf16", 2);
+    check_steps(files_path(dir, "qwen2"), "batch=4 seq=16 lora=2 lora-on=all", "bf16", 1);
+    check_steps(files_path(dir, "qwen3"), "batch=4 seq=16 lora=2 lora-on=all lora-base=4", "bf16",
+                2);
+    files_remove_dir(dir);
 }
 
 /* The watch itself: it sees what it is meant to see. */
@@ -476,10 +500,9 @@ static void test_watch_sees(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_watch_sees),
-        cmocka_unit_test(test_planned_is_allocated),
-        cmocka_unit_test(test_step_of_gpt2),
-        cmocka_unit_test(test_steps_allocate_nothing),
+        cmocka_unit_test(test_watch_sees),        cmocka_unit_test(test_planned_is_allocated),
+        cmocka_unit_test(test_step_of_gpt2),      cmocka_unit_test(test_steps_allocate_nothing),
+        cmocka_unit_test(test_steps_of_decoders),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

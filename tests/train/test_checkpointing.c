@@ -17,6 +17,7 @@
 
 #include <cmocka.h>
 
+#include "support/decoders.h"
 #include "support/files.h"
 #include "support/size.h"
 #include "support/training.h"
@@ -27,22 +28,29 @@
 enum { N_STEPS = 20, N_STEPS_SLOW = 4 };
 
 struct net {
-    const char *model; /* NULL: the small GPT of this file */
+    const char *model; /* "@gpt": the small GPT of this file, or a family of decoders.h */
     const char *keys;
     enum { QUICK, SLOW, SLOWEST } pace; /* slow: not every way; slowest: fewer steps too */
     const char *level;                  /* of instructions; NULL: the highest that there is */
 };
 static const struct net nets[] = {
-    {NULL, "batch=4 seq=13 threads=1", QUICK, NULL},
-    {NULL, "batch=4 seq=13 threads=1 precision=bf16 dropout=0.1", SLOW, "amx-emulated"},
-    {NULL, "batch=4 seq=13 threads=2 precision=bf16", SLOW, "amx-emulated"},
-    {NULL, "batch=4 seq=13 threads=1 precision=bf16", SLOW, "base"},
-    {NULL, "batch=4 micro-batch=2 seq=13 threads=2 precision=bf16", QUICK, NULL},
-    {NULL, "batch=4 seq=13 threads=2 precision=bf16 dropout=0.1", QUICK, NULL},
-    {NULL, "batch=4 micro-batch=1 seq=13 threads=2 dropout=0.1 label-smoothing=0.1", QUICK, NULL},
-    {NULL, "batch=4 seq=13 threads=1 precision=fp16 optimizer=muon", QUICK, NULL},
-    {NULL, "batch=2 seq=7 kernels=reference threads=1 precision=bf16 dropout=0.1", SLOWEST, NULL},
-    {NULL, "batch=2 seq=7 kernels=reference threads=1 dropout=0.1", SLOWEST, NULL},
+    {"@gpt", "batch=4 seq=13 threads=1", QUICK, NULL},
+    {"@gpt", "batch=4 seq=13 threads=1 precision=bf16 dropout=0.1", SLOW, "amx-emulated"},
+    {"@gpt", "batch=4 seq=13 threads=2 precision=bf16", SLOW, "amx-emulated"},
+    {"@gpt", "batch=4 seq=13 threads=1 precision=bf16", SLOW, "base"},
+    {"@gpt", "batch=4 micro-batch=2 seq=13 threads=2 precision=bf16", QUICK, NULL},
+    {"@gpt", "batch=4 seq=13 threads=2 precision=bf16 dropout=0.1", QUICK, NULL},
+    {"@gpt", "batch=4 micro-batch=1 seq=13 threads=2 dropout=0.1 label-smoothing=0.1", QUICK, NULL},
+    {"@gpt", "batch=4 seq=13 threads=1 precision=fp16 optimizer=muon", QUICK, NULL},
+    {"@gpt", "batch=2 seq=7 kernels=reference threads=1 precision=bf16 dropout=0.1", SLOWEST, NULL},
+    {"@gpt", "batch=2 seq=7 kernels=reference threads=1 dropout=0.1", SLOWEST, NULL},
+    {"@llama", "batch=4 seq=13 threads=2", QUICK, NULL},
+    {"@qwen3", "batch=4 micro-batch=2 seq=16 threads=1 dropout=0.1 precision=bf16", QUICK, NULL},
+    {"@qwen2", "batch=4 seq=16 threads=2 precision=bf16 master=none state-bits=8", QUICK, NULL},
+    {"@mistral", "batch=4 micro-batch=2 seq=13 threads=1 precision=fp16", QUICK, NULL},
+    {"@smollm2", "batch=4 seq=16 threads=1 precision=bf16 optimizer=muon", SLOW, "amx-emulated"},
+    {"@qwen3", "batch=16 seq=32 threads=2 precision=bf16 lora=2 lora-on=all", QUICK, NULL},
+    {"@qwen2", "batch=2 seq=7 kernels=reference threads=1 precision=bf16", SLOWEST, NULL},
     {"gpt-nano", "batch=2 micro-batch=1 seq=16 optimizer=sgd lr=0.01 threads=1 precision=bf16",
      SLOW, NULL},
     {"gpt-nano", "batch=1 seq=16 threads=2", QUICK, NULL},
@@ -64,7 +72,9 @@ static int write_config(void **state)
 {
     (void)state;
     files_make_dir(dir);
-    files_write_text(dir, "config.json",
+    decoders_write(dir);
+    files_make_subdir(dir, "gpt");
+    files_write_text(dir, "gpt/config.json",
                      "{\"model_type\": \"gpt2\", \"n_layer\": 5, \"n_head\": 3, \"n_embd\": 48, "
                      "\"n_positions\": 32, \"vocab_size\": 70}");
     return 0;
@@ -135,7 +145,7 @@ static void run(const struct net *net, const char *way, int64_t memory, struct r
     if (memory > 0)
         snprintf(keys + length, sizeof keys - (size_t)length, " memory=%lld", (long long)memory);
     snug_recipe *recipe = recipe_of(keys);
-    snug_model *model = model_of(net->model == NULL ? dir : net->model);
+    snug_model *model = model_of(decoders_spec(dir, net->model));
     struct snug_train_options options = {
         .steps = net->pace == SLOWEST ? N_STEPS_SLOW : sized(N_STEPS_SLOW, N_STEPS),
         .eval_every = -1};
@@ -183,7 +193,7 @@ static int64_t planned_bytes(const struct net *net, const char *way, int64_t *be
     struct compiled_step s;
     snprintf(keys, sizeof keys, "%s checkpoint=%s", net->keys, way);
     snug_recipe *recipe = recipe_of(keys);
-    snug_model *model = model_of(net->model == NULL ? dir : net->model);
+    snug_model *model = model_of(decoders_spec(dir, net->model));
     struct compile_request q = {.model = model, .recipe = recipe, .train = true};
     must(compile_step(&q, &s, &err), &err);
     int64_t bytes = s.plan.arena_bytes;
@@ -197,10 +207,12 @@ static int64_t planned_bytes(const struct net *net, const char *way, int64_t *be
 /* Halfway between keeping everything and nothing; *is_tight: everything does not fit. */
 static int64_t tight_budget(const struct net *net, bool *is_tight)
 {
-    int64_t beside, none = planned_bytes(net, "none", &beside);
-    int64_t all = planned_bytes(net, "all", &beside);
-    *is_tight = all < none; /* else the peak is not where activations are */
-    return all + (none - all) / 2 + beside;
+    int64_t beside_none, beside_all;
+    int64_t none = planned_bytes(net, "none", &beside_none);
+    int64_t all = planned_bytes(net, "all", &beside_all);
+    int64_t budget = all + (none - all) / 2 + beside_all;
+    *is_tight = budget < none + beside_none; /* else the peak is not where activations are */
+    return budget;
 }
 
 static void test_bits(void **state)
@@ -222,8 +234,7 @@ static void test_bits(void **state)
                 continue;
             char what[400];
             bool fills = strcmp(ways[w], "auto") == 0;
-            snprintf(what, sizeof what, "%s, %s, %s", net->model == NULL ? "gpt" : net->model,
-                     net->keys, ways[w]);
+            snprintf(what, sizeof what, "%s, %s, %s", net->model, net->keys, ways[w]);
             bool is_tight = true;
             run(net, ways[w], fills ? tight_budget(net, &is_tight) : 0, &other);
             expect_equal(what, &kept, &other);

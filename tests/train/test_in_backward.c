@@ -15,12 +15,16 @@
 
 #include <cmocka.h>
 
+#include "support/decoders.h"
+#include "support/files.h"
 #include "support/training.h"
 #include "train/trainer.h"
 
 enum { N_STEPS = 20 };
 
 #define SMALL "tests/optim/fixtures/small" /* a GPT whose table is also its head */
+
+static char dir[FILES_PATH_MAX]; /* decoders.h: "@llama" */
 
 static const struct row {
     const char *model, *keys;
@@ -44,6 +48,14 @@ static const struct row {
     {SMALL, "batch=4 seq=10 precision=fp16", UPDATES_IN_SECOND, 0x1p10, N_STEPS},
     {SMALL, "batch=4 seq=10 precision=fp16 clip=0", UPDATES_IN_SECOND, 0x1p24, N_STEPS},
     {SMALL, "batch=4 micro-batch=2 seq=10 precision=fp16 clip=0", UPDATES_WAIT, 0x1p24, N_STEPS},
+    {"@llama", "batch=4 seq=10 clip=0", UPDATES_IN_BACKWARD, 0, N_STEPS},
+    {"@qwen2", "batch=4 seq=10 precision=bf16", UPDATES_IN_SECOND, 0, N_STEPS},
+    {"@qwen3", "batch=4 seq=10 clip=0 precision=bf16 master=none state-bits=8", UPDATES_IN_BACKWARD,
+     0, N_STEPS},
+    {"@mistral", "batch=4 micro-batch=2 seq=10 clip=0 dropout=0.1", UPDATES_IN_LAST, 0, N_STEPS},
+    {"@smollm2", "batch=4 seq=10 precision=fp16", UPDATES_IN_SECOND, 0x1p10, N_STEPS},
+    {"@qwen3", "batch=4 seq=10 lora=2 lora-on=all precision=bf16", UPDATES_IN_SECOND, 0, N_STEPS},
+    {"@llama", "batch=4 seq=10 clip=0 checkpoint=cheap precision=bf16", UPDATES_IN_BACKWARD, 0, 6},
     {"mlp:16-32-10", "batch=8 schedule=cosine warmup=3", UPDATES_IN_SECOND, 0, N_STEPS},
     {"mlp:16-32-10", "batch=8 optimizer=adam weight-decay=0.1", UPDATES_IN_SECOND, 0, N_STEPS},
     {"mlp:16-32-10", "batch=8 clip=0 schedule=cosine warmup=3", UPDATES_IN_BACKWARD, 0, N_STEPS},
@@ -145,7 +157,7 @@ static void check_plan(const struct row *row, const snug_trainer *t)
 static void check_row(const struct row *row)
 {
     struct history at_end, in_backward;
-    snug_model *model = model_of(row->model);
+    snug_model *model = model_of(decoders_spec(dir, row->model));
     snug_trainer *a = train(model, row, "update=end", &at_end);
     snug_trainer *b = train(model, row, "update=in-backward", &in_backward);
     check_plan(row, b);
@@ -424,6 +436,21 @@ static void test_to_look_for_it_changes_nothing(void **state)
     }
 }
 
+static int write_decoders(void **state)
+{
+    (void)state;
+    files_make_dir(dir);
+    decoders_write(dir);
+    return 0;
+}
+
+static int remove_decoders(void **state)
+{
+    (void)state;
+    files_remove_dir(dir);
+    return 0;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -435,5 +462,5 @@ int main(void)
         cmocka_unit_test(test_a_gradient_that_is_not_finite),
         cmocka_unit_test(test_to_look_for_it_changes_nothing),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, write_decoders, remove_decoders);
 }

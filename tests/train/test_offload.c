@@ -15,6 +15,7 @@
 
 #include <cmocka.h>
 
+#include "support/decoders.h"
 #include "support/files.h"
 #include "support/training.h"
 #include "train/trainer.h"
@@ -25,6 +26,8 @@ enum { N_LONG_STEPS = 3 }; /* slow */
 enum { N_LONG_STEPS = 20 };
 #endif
 enum { N_SHORT_STEPS = 4, STOP_AT = 2, STEPS_MOST = 32 };
+
+#define SMALL "tests/optim/fixtures/small"
 
 struct run {
     snug_trainer *trainer;
@@ -168,6 +171,36 @@ static void test_same_steps(void **state)
     end(&none);
 }
 
+static void test_decoders(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *model, *keys, *offload;
+    } cases[] = {
+        {"@llama", "precision=fp32 threads=2", "offload=states+activations"},
+        {"@qwen2", "precision=bf16 threads=1 checkpoint=cheap", "offload=states"},
+        {"@qwen3", "precision=bf16 threads=2 dropout=0.1", "offload=states+activations"},
+        {"@mistral", "precision=bf16 threads=1 master=none state-bits=8", "offload=states"},
+        {"@smollm2", "precision=fp16 threads=2", "offload=activations"},
+        {"@qwen2", "precision=bf16 threads=1 lora=2 lora-on=all", "offload=states+activations"},
+    };
+    char dir[FILES_PATH_MAX];
+    files_make_dir(dir);
+    decoders_write(dir);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char keys[200];
+        const char *model = decoders_spec(dir, cases[i].model);
+        snprintf(keys, sizeof keys, "batch=16 micro-batch=8 seq=64 lr=1e-3 %s", cases[i].keys);
+        struct run none = train(model, keys, "", N_SHORT_STEPS, NULL, false);
+        struct run run = train(model, keys, cases[i].offload, N_SHORT_STEPS, NULL, false);
+        expect_offloaded(&run, cases[i].offload);
+        expect_same(&none, &run, 0, N_SHORT_STEPS, cases[i].model);
+        end(&run);
+        end(&none);
+    }
+    files_remove_dir(dir);
+}
+
 static void test_every_optimizer(void **state)
 {
     (void)state;
@@ -232,19 +265,25 @@ static void test_resumed(void **state)
 {
     (void)state;
     static const struct {
-        const char *keys, *before, *after;
+        const char *model, *keys, *before, *after;
     } cases[] = {
-        {"precision=bf16", "offload=states", "offload=states"},
-        {"precision=fp32", "offload=none", "offload=states"},
-        {"precision=bf16 state-bits=8", "offload=states+activations", "offload=none"},
-        {"precision=bf16 optimizer=schedule-free-adamw", "offload=states", ""}, /* as it was */
+        {SMALL, "precision=bf16", "offload=states", "offload=states"},
+        {SMALL, "precision=fp32", "offload=none", "offload=states"},
+        {SMALL, "precision=bf16 state-bits=8", "offload=states+activations", "offload=none"},
+        {SMALL, "precision=bf16 optimizer=schedule-free-adamw", "offload=states",
+         ""}, /* as it was */
+        {"@llama", "precision=bf16 master=none", "offload=states", "checkpoint=cheap offload=none"},
+        {"@mistral", "precision=fp32", "checkpoint=every:1", "update=in-backward offload=states"},
+        {"@qwen2", "precision=fp16", "", "offload=states+activations"},
+        {"@qwen3", "precision=bf16 state-bits=8", "checkpoint=sqrt", "offload=states"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char dir[FILES_PATH_MAX], keys[200], before[200];
         files_make_dir(dir);
+        decoders_write(dir);
         snprintf(keys, sizeof keys, "batch=4 micro-batch=2 seq=10 threads=1 %s", cases[i].keys);
         snprintf(before, sizeof before, "%s schedule=constant", cases[i].before);
-        const char *out = files_path(dir, "run"), *model = "tests/optim/fixtures/small";
+        const char *out = files_path(dir, "run"), *model = decoders_spec(dir, cases[i].model);
         struct run none = train(model, keys, "", N_SHORT_STEPS, NULL, false);
         struct run first = train(model, keys, before, STOP_AT, out, false);
         end(&first);
@@ -397,6 +436,7 @@ int main(void)
         cmocka_unit_test(test_no_folder),  cmocka_unit_test(test_resumed),
         cmocka_unit_test(test_pieces),     cmocka_unit_test(test_every_optimizer),
         cmocka_unit_test(test_same_steps), cmocka_unit_test(test_averages),
+        cmocka_unit_test(test_decoders),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
