@@ -59,6 +59,21 @@ struct snug_ledger ledger_of(const char *model_name, const char *keys, int rank)
     return ledger;
 }
 
+void compile_keeping_gradients(const snug_model *model, const snug_recipe *recipe,
+                               struct compiled_step *s)
+{
+    struct snug_error err;
+    struct compile_request q = {
+        .model = model, .recipe = recipe, .train = true, .last_pass = "last"};
+    struct device_rates rates = {.flops = 1e9, .bytes = 1e9};
+    must(compile_step(&q, s, &err), &err);
+    for (int i = 0; i < s->prog.n_tensors; i++)
+        s->prog.tensors[i].is_output |= s->prog.tensors[i].role == ROLE_gradient;
+    must(plan_make(&s->prog, s->backend->alignment, &rates, &s->plan, &err), &err);
+    must(plan_check(&s->prog, s->plan.offset, s->plan.arena_bytes, s->backend->alignment, &err),
+         &err);
+}
+
 void read_raw(struct safetensors *st, const char *name, void *out, size_t n_bytes)
 {
     struct snug_error err;

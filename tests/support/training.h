@@ -4,6 +4,7 @@
 #ifndef TESTS_SUPPORT_TRAINING_H
 #define TESTS_SUPPORT_TRAINING_H
 
+#include "compile/compile.h"
 #include "io/safetensors.h"
 #include "recipe/recipe.h"
 
@@ -18,6 +19,11 @@ snug_model *model_of(const char *spec);
 
 /* The ledger of one rank's plan; rank -1: of the rank with the highest peak. */
 struct snug_ledger ledger_of(const char *model, const char *keys, int rank);
+
+/* The whole step as it is trained with, planned so that no gradient's bytes are reused before its
+ * end. */
+void compile_keeping_gradients(const snug_model *model, const snug_recipe *recipe,
+                               struct compiled_step *s);
 
 /* The bytes of the tensor `name`, which must exist and have that size. */
 void read_raw(struct safetensors *st, const char *name, void *out, size_t n_bytes);

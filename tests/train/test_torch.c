@@ -154,22 +154,6 @@ static enum snug_status feed_first(void *user, int micro, struct snug_error *err
     return SNUG_OK;
 }
 
-/* The whole step as it is trained with, planned so that no gradient is given up before its end. */
-static void plan_keeping_gradients(const snug_model *model, const snug_recipe *recipe,
-                                   struct compiled_step *s)
-{
-    struct snug_error err;
-    struct compile_request q = {
-        .model = model, .recipe = recipe, .train = true, .last_pass = "last"};
-    struct device_rates rates = {.flops = 1e9, .bytes = 1e9};
-    must(compile_step(&q, s, &err), &err);
-    for (int i = 0; i < s->prog.n_tensors; i++)
-        s->prog.tensors[i].is_output |= s->prog.tensors[i].role == ROLE_gradient;
-    must(plan_make(&s->prog, s->backend->alignment, &rates, &s->plan, &err), &err);
-    must(plan_check(&s->prog, s->plan.offset, s->plan.arena_bytes, s->backend->alignment, &err),
-         &err);
-}
-
 static int compare_gradients(const struct compiled_step *s, struct exec *exec,
                              const struct way *way, struct worst *worst)
 {
@@ -203,7 +187,7 @@ static void gradients_one_way(const struct way *way, const struct batches *batch
     double losses[N_STEPS], norms[N_STEPS];
     snug_model *model = model_of(fixture_folder());
     snug_recipe *recipe = recipe_for(way, "fp32");
-    plan_keeping_gradients(model, recipe, &s);
+    compile_keeping_gradients(model, recipe, &s);
     must(exec_create(&s.prog, &s.plan, s.backend, &s.facts, NULL, &exec, &err), &err);
     struct safetensors *start = fixture("model.safetensors");
     must(weights_init(&s, exec, 1, &err), &err);
