@@ -2,8 +2,8 @@
  * selective.c -- which tensors of a block could be saved, and what each choice costs.
  *
  * A choice is a set of the block's ops whose results are saved for its backward.  If the ops are
- * few we try all subsets.  Otherwise we drop the ops one by one, fewest flops per byte first.  The
- * choices that no other dominates in saved bytes, peak bytes and work become options of the chain.
+ * few we try all subsets.  Otherwise we drop the ops one by one, fewest flops per byte first; the
+ * flops are those of everything that has to run again.  The choices that no other dominates in saved bytes, peak bytes and work become options of the chain.
  *
  * Each choice is simulated: the backward of the block, with what has to be recomputed before each
  * op, and the bytes alive at each op.  The simulation sees unfused ops and no in-place reuse, so
@@ -212,8 +212,9 @@ static int sample_options(struct chain_option *options, int n)
 
 /* An op of a block with results to save. */
 struct candidate {
-    int at;       /* index in the block */
-    double price; /* flops per byte saved */
+    int at; /* index in the block */
+    int64_t bytes;
+    double price; /* flops to recompute it, per byte */
 };
 
 static int by_price(const void *a, const void *b)
@@ -224,7 +225,7 @@ static int by_price(const void *a, const void *b)
     return x->at - y->at;
 }
 
-/* Lists the candidates of a block, lowest price first. */
+/* Lists the candidates of a block. */
 static int list_candidates(const struct halves *h, int block, struct candidate *out)
 {
     const struct forward_block *b = &h->blocks.list[block];
@@ -238,10 +239,25 @@ static int list_candidates(const struct halves *h, int block, struct candidate *
                 h->saved[op->out[k]])
                 bytes += tensor_bytes(h->prog, op->out[k]);
         if (bytes > 0)
-            out[n++] = (struct candidate){i - b->begin, op_flops(h->prog, op) / (double)bytes};
+            out[n++] = (struct candidate){i - b->begin, bytes, 0};
     }
-    qsort(out, (size_t)n, sizeof *out, by_price);
     return n;
+}
+
+/* Sorts candidates by price.  What an op reads may have to be recomputed too: dropping the sum of a
+ * residual costs the projection before it.  So each candidate is simulated alone. */
+static enum snug_status sort_candidates(struct simulation *p, int block, bool *keeps,
+                                        int64_t *delta, int n, struct candidate *candidates)
+{
+    for (int i = 0; i < n; i++) {
+        struct chain_option option;
+        keeps[candidates[i].at] = false;
+        TRY(price(p, block, keeps, delta, &option));
+        keeps[candidates[i].at] = true;
+        candidates[i].price = option.cost / (double)candidates[i].bytes;
+    }
+    qsort(candidates, (size_t)n, sizeof *candidates, by_price);
+    return SNUG_OK;
 }
 
 /* Does choice `set` drop candidate `which`?  With few candidates `set` is a bit mask; otherwise the
@@ -263,9 +279,15 @@ static enum snug_status list_options(struct simulation *p, int block, bool is_la
     int n_candidates = is_last ? 0 : list_candidates(h, block, candidates);
     int n_sets = n_candidates <= ALL_SETS_MAX ? 1 << n_candidates : n_candidates + 1;
     struct chain_option *options = arena_zeros(scratch, (size_t)n_sets, sizeof *options);
+    bool *keeps = arena_alloc(scratch, n_ops);
+    if (options == NULL || keeps == NULL)
+        return snug_fail(h->env->err, SNUG_NO_MEMORY, "checkpoint: out of memory");
+    memset(keeps, true, n_ops);
+    if (n_candidates > ALL_SETS_MAX)
+        TRY(sort_candidates(p, block, keeps, delta, n_candidates, candidates));
     for (int set = 0; set < n_sets; set++) {
-        bool *keeps = arena_alloc(scratch, n_ops);
-        if (options == NULL || keeps == NULL)
+        keeps = arena_alloc(scratch, n_ops);
+        if (keeps == NULL)
             return snug_fail(h->env->err, SNUG_NO_MEMORY, "checkpoint: out of memory");
         memset(keeps, true, n_ops);
         for (int i = 0; i < n_candidates; i++)
