@@ -203,6 +203,29 @@ static void test_auto(void **state)
     assert_non_null(strstr(err.message, "--memory"));
 }
 
+/* In the bytes that cheap takes, and a little more for its coarser units, auto recomputes no matmuls
+ * of a decoder either. */
+static void test_auto_is_cheap_first(void **state)
+{
+    (void)state;
+    static const char *const models[] = {"qwen2.5-0.5b", "smollm2-135m", "qwen3-0.6b"};
+    for (int m = 0; m < LENGTH(models); m++) {
+        struct compiled_step cheap, s;
+        char keys[200];
+        must_plan(models[m], "threads=2 batch=8 seq=1024 precision=bf16 checkpoint=cheap", &cheap);
+        snprintf(
+            keys, sizeof keys,
+            "threads=2 batch=8 seq=1024 precision=bf16 checkpoint=auto memory=%lld",
+            (long long)(cheap.plan.arena_bytes / 100 * 102 + compiled_step_runtime_bytes(&cheap)));
+        must_plan(models[m], keys, &s);
+        if (s.plan.recompute_flops > 2 * cheap.plan.recompute_flops)
+            fail_msg("%s: auto recomputes %g flops, cheap %g", models[m], s.plan.recompute_flops,
+                     cheap.plan.recompute_flops);
+        compiled_step_free(&cheap);
+        compiled_step_free(&s);
+    }
+}
+
 /* GPT-2 XL, 32 sequences of 1024, bf16, adamw, all parameters trained. */
 static void test_figures(void **state)
 {
@@ -236,9 +259,13 @@ static void test_figures(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_layers),         cmocka_unit_test(test_effects_happen_once),
-        cmocka_unit_test(test_ops_of_every_1), cmocka_unit_test(test_cheap_has_no_matmuls),
-        cmocka_unit_test(test_order),          cmocka_unit_test(test_auto),
+        cmocka_unit_test(test_layers),
+        cmocka_unit_test(test_effects_happen_once),
+        cmocka_unit_test(test_ops_of_every_1),
+        cmocka_unit_test(test_cheap_has_no_matmuls),
+        cmocka_unit_test(test_order),
+        cmocka_unit_test(test_auto),
+        cmocka_unit_test(test_auto_is_cheap_first),
         cmocka_unit_test(test_figures),
     };
     return cmocka_run_group_tests_name("checkpoint", tests, NULL, NULL);
