@@ -28,7 +28,8 @@ enum {
     LIFT_MAX = 3000,    /* blocks: above it, one try per order */
     N_LIFTS = 32,       /* tries per order */
     NEAR = 10000,
-    NEAR_LARGE = 1000 /* above LIFT_MAX */
+    NEAR_LARGE = 1000, /* from LARGE blocks on */
+    LARGE = 6000
 };
 
 /* Offsets stay below twice the sum of all blocks, which must fit an int64. */
@@ -313,7 +314,7 @@ static bool try_order(struct placer *p, int n, int64_t floor, size_t k, int n_tr
  * tries this order too. */
 static int64_t place_ordered(struct placer *p, int n, int64_t floor, int64_t lower)
 {
-    int64_t best_top = -1, enough = floor + lower + lower / (n <= LIFT_MAX ? NEAR : NEAR_LARGE);
+    int64_t best_top = -1, enough = floor + lower + lower / (n < LARGE ? NEAR : NEAR_LARGE);
     int n_tries = n <= LIFT_MAX && p->only < 0 ? N_LIFTS : 1;
     bool is_swept = p->only < 0 || p->only == SWEEP || n > GREEDY_MAX;
     for (int k = 0; k < N_ORDERS && n <= GREEDY_MAX; k++)
