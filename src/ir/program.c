@@ -75,14 +75,17 @@ enum snug_status program_add_tensor(struct program *prog, const struct tensor *t
     if (!ok || !name_table_reserve(prog))
         return no_memory(err);
     char *name = arena_copy_string(&prog->arena, tensor->name);
-    for (int suffix = 2; name != NULL && *name_slot(prog, name) != 0; suffix++)
-        name = arena_format(&prog->arena, "%s.%d", tensor->name, suffix);
+    int alike = name == NULL ? 0 : *name_slot(prog, name);
+    while (name != NULL && *name_slot(prog, name) != 0)
+        name = arena_format(&prog->arena, "%s.%d", tensor->name,
+                            2 + prog->tensors[alike - 1].n_alike++);
     if (name == NULL)
         return no_memory(err);
     int32_t *slot = name_slot(prog, name);
     *id = prog->n_tensors++;
     prog->tensors[*id] = *tensor;
     prog->tensors[*id].name = name;
+    prog->tensors[*id].n_alike = 0;
     prog->tensors[*id].link = LINK_none;
     prog->tensors[*id].of = TENSOR_NONE;
     prog->tensors[*id].first_link = prog->tensors[*id].next_link = TENSOR_NONE;

@@ -98,6 +98,7 @@ struct tensor {
     enum tensor_link link;
     tensor_id of;                    /* the parameter it is linked to, or TENSOR_NONE */
     tensor_id first_link, next_link; /* list of the tensors linked to this one, ids ascending */
+    int n_alike; /* names that were made from this one with a number: NAME.2, NAME.3... */
 };
 
 /* The scalar table: a persistent f64 tensor of values that change from step to step. */

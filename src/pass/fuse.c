@@ -239,8 +239,9 @@ static void fuse_head(struct fuse *f, int at)
 {
     struct op *grad = &f->prog->ops[at];
     struct op *head = live_writer(f, grad->in[3], OP_linear_cross_entropy);
+    bool is_frozen = grad->out[1] == TENSOR_NONE; /* then only the loss accumulates */
     if (head == NULL || grad->out[0] == TENSOR_NONE ||
-        head->attrs.accumulate != grad->attrs.accumulate ||
+        (!is_frozen && head->attrs.accumulate != grad->attrs.accumulate) ||
         attrs_of(head, loss)->weight != attrs_of(grad, loss)->weight ||
         attrs_of(head, loss)->smoothing != attrs_of(grad, loss)->smoothing)
         return;
@@ -253,7 +254,7 @@ static void fuse_head(struct fuse *f, int at)
             return;
     tensor_id in[] = {grad->in[0], grad->in[1], grad->in[2], grad->in[4]};
     tensor_id out[] = {head->out[0], head->out[1], grad->out[0], grad->out[1]};
-    *grad = op_make(OP_linear_cross_entropy_train, grad->attrs, 4, in, 4, out);
+    *grad = op_make(OP_linear_cross_entropy_train, head->attrs, 4, in, 4, out);
     set_writer(f, grad, at);
     f->removed[from] = true;
 }

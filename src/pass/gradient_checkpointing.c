@@ -23,9 +23,9 @@
 #include <math.h>
 #include <string.h>
 
-/* auto: the resolution of the budget, the most blocks to solve for (more are merged), and by how
- * many units rounding may make a budget too small. */
-enum { BUDGET_UNITS = 500, N_BLOCKS_MAX = 160, ROUNDING_UNITS = 5 };
+/* auto: the resolution of the budget for up to N_BLOCKS_FINE blocks, and less for more; the most
+ * blocks to solve for (more are merged); by how many units rounding may make a budget too small. */
+enum { BUDGET_UNITS = 500, N_BLOCKS_FINE = 64, N_BLOCKS_MAX = 160, ROUNDING_UNITS = 5 };
 
 struct schedule {
     const struct halves *halves;
@@ -140,11 +140,12 @@ static void merge_pairs(struct blocks *blocks)
     blocks->n = n;
 }
 
-/* About budget / BUDGET_UNITS, chosen as a divisor or a multiple of the smallest block input.
+/* About 1 / BUDGET_UNITS of the budget, chosen as a divisor or a multiple of the smallest block input.
  * Most tensors of a block have that many elements too, so rounding errors do not accumulate. */
 static int64_t unit_for(const struct chain *chain, int64_t budget)
 {
-    int64_t least = INT64_MAX, about = budget / BUDGET_UNITS + 1;
+    int n_fine = chain->n > N_BLOCKS_FINE ? chain->n : N_BLOCKS_FINE;
+    int64_t least = INT64_MAX, about = budget / (BUDGET_UNITS * N_BLOCKS_FINE / n_fine) + 1;
     for (int i = 1; i < chain->n; i++)
         if (chain->blocks[i].input > 0 && chain->blocks[i].input < least)
             least = chain->blocks[i].input;

@@ -8,7 +8,7 @@
  * (bytes x lifetime) first, longest lifetime first, first op first, and two ends.  After each try
  * the block that ends highest moves to the front of the order, and all blocks are placed again, up
  * to N_LIFTS times.  Last comes one sweep in order of time, with best fit over a list of gaps.  The
- * search stops as soon as a result is within 1 / NEAR of the lower bound.
+ * search stops as soon as a result is within 1 / NEAR of the lower bound, in large programs 1 / NEAR_LARGE.
  *
  * The order two ends is for backward, where saved tensors are freed in reverse order while
  * gradients accumulate.  Gradients are stacked from the bottom.  Saved tensors are stacked from the
@@ -27,7 +27,9 @@ enum {
     GREEDY_MAX = 24000, /* blocks: above it, one sweep */
     LIFT_MAX = 3000,    /* blocks: above it, one try per order */
     N_LIFTS = 32,       /* tries per order */
-    NEAR = 10000
+    NEAR = 10000,
+    NEAR_LARGE = 1000, /* from LARGE blocks on */
+    LARGE = 6000
 };
 
 /* Offsets stay below twice the sum of all blocks, which must fit an int64. */
@@ -312,7 +314,7 @@ static bool try_order(struct placer *p, int n, int64_t floor, size_t k, int n_tr
  * tries this order too. */
 static int64_t place_ordered(struct placer *p, int n, int64_t floor, int64_t lower)
 {
-    int64_t best_top = -1, enough = floor + lower + lower / NEAR;
+    int64_t best_top = -1, enough = floor + lower + lower / (n < LARGE ? NEAR : NEAR_LARGE);
     int n_tries = n <= LIFT_MAX && p->only < 0 ? N_LIFTS : 1;
     bool is_swept = p->only < 0 || p->only == SWEEP || n > GREEDY_MAX;
     for (int k = 0; k < N_ORDERS && n <= GREEDY_MAX; k++)

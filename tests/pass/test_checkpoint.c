@@ -122,7 +122,8 @@ static void test_ops_of_every_1(void **state)
 static void test_cheap_has_no_matmuls(void **state)
 {
     (void)state;
-    static const char *const models[] = {"gpt-nano", "cnn", "resnet18", "vit-tiny", "mlp"};
+    static const char *const models[] = {"gpt-nano", "cnn",          "resnet18",  "vit-tiny",
+                                         "mlp",      "smollm2-135m", "qwen3-0.6b"};
     for (int m = 0; m < LENGTH(models); m++) {
         struct compiled_step s;
         must_plan(models[m], "batch=2 checkpoint=cheap", &s);
@@ -132,6 +133,74 @@ static void test_cheap_has_no_matmuls(void **state)
                 s.prog.tensors[s.prog.ops[i].out[0]].recomputed &&
                 op_has(&s.prog.ops[i], TRAIT_gemm))
                 fail_msg("%s: a %s is recomputed", models[m], op_infos[s.prog.ops[i].kind].name);
+        compiled_step_free(&s);
+    }
+}
+
+static bool ends_in(const char *name, const char *end)
+{
+    size_t n = strlen(name), m = strlen(end);
+    return n >= m && strcmp(name + n - m, end) == 0;
+}
+
+/* Op of the loss: what it and the ops before it write and later ops read is saved. */
+static int loss_op(const struct program *prog)
+{
+    for (int i = 0; i < prog->n_ops; i++)
+        if (op_has(&prog->ops[i], TRAIT_lm_head))
+            return i;
+    fail_msg("%s has no LM head", prog->name);
+    return -1;
+}
+
+/* Of a layer of a decoder `cheap` saves what matmuls and attention wrote and both residuals, and of
+ * q and k only what comes before the norm of each head and RoPE.  Without recomputation the norms,
+ * their statistics and the output of SwiGLU are saved too, but never what RoPE read. */
+static void test_saved_of_decoders(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *model, *keys;
+        int n_saved; /* tensors of a layer */
+        const char *ends[16];
+    } rows[] = {
+        {"qwen3-0.6b",
+         "checkpoint=cheap",
+         9,
+         {"q_proj", "k_proj", "v_proj", "self_attn", "self_attn.1", "self_attn.residual",
+          "gate_proj", "up_proj", "mlp.residual"}},
+        {"qwen2.5-0.5b",
+         "checkpoint=cheap",
+         9,
+         {"self_attn.q", "self_attn.k", "v_proj", "self_attn", "self_attn.1", "self_attn.residual",
+          "gate_proj", "up_proj", "mlp.residual"}},
+        {"llama-3.2-1b",
+         "",
+         14,
+         {"input_layernorm", "input_layernorm.1", "self_attn.q", "self_attn.k", "v_proj",
+          "self_attn", "self_attn.1", "self_attn.residual", "post_attention_layernorm",
+          "post_attention_layernorm.1", "gate_proj", "up_proj", "swiglu", "mlp.residual"}},
+    };
+    for (int m = 0; m < LENGTH(rows); m++) {
+        struct compiled_step s;
+        char keys[100];
+        snprintf(keys, sizeof keys, "batch=2 seq=64 precision=bf16 threads=1 %s", rows[m].keys);
+        must_plan(rows[m].model, keys, &s);
+        int border = loss_op(&s.prog), n_saved = 0;
+        for (int id = 0; id < s.prog.n_tensors; id++) {
+            const struct tensor *t = &s.prog.tensors[id];
+            bool is_saved = t->role == ROLE_activation && s.plan.alive_from[id] >= 0 &&
+                            s.plan.alive_from[id] < border && s.plan.alive_to[id] > border;
+            if (!is_saved || strstr(t->name, "layers.3.") == NULL)
+                continue;
+            bool is_listed = false;
+            for (int i = 0; i < rows[m].n_saved; i++)
+                is_listed |= ends_in(t->name, rows[m].ends[i]);
+            if (!is_listed)
+                fail_msg("%s %s: \"%s\" is saved", rows[m].model, rows[m].keys, t->name);
+            n_saved++;
+        }
+        assert_int_equal(n_saved, rows[m].n_saved);
         compiled_step_free(&s);
     }
 }
@@ -267,6 +336,7 @@ int main(void)
         cmocka_unit_test(test_auto),
         cmocka_unit_test(test_auto_is_cheap_first),
         cmocka_unit_test(test_figures),
+        cmocka_unit_test(test_saved_of_decoders),
     };
     return cmocka_run_group_tests_name("checkpoint", tests, NULL, NULL);
 }

@@ -249,6 +249,10 @@ static const struct row rows[] = {
      "dem, de = linear_cross_entropy_grad em, e, i, lse6, s {accumulate=yes}",
      "l, lse6 = linear_cross_entropy em, e, i; "
      "dem, de = linear_cross_entropy_grad em, e, i, lse6, s {accumulate=yes}", OK},
+    {"head that is frozen: only the loss adds", pass_fuse,
+     "l, lse6 = linear_cross_entropy em, e, i {accumulate=after_first}; "
+     "dem, _ = linear_cross_entropy_grad em, e, i, lse6, s",
+     "l, lse6, dem, _ = linear_cross_entropy_train em, e, i, s {accumulate=after_first}", OK},
     {"head with two weights", pass_fuse,
      "l, lse6 = linear_cross_entropy em, e, i; "
      "dem, de = linear_cross_entropy_grad em, e, i, lse6, s {weight=0.5}",

@@ -150,8 +150,58 @@ static void test_rows(void **state)
     }
 }
 
+/* Frozen weights are held once, in 16 bits; only adapters have gradients and optimizer states. */
+static void test_ledger(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *model, *on;
+        int64_t n_rows; /* in + out of the adapted layers of all blocks */
+    } models[] = {
+        {"llama-3.1-8b", "all", 32 * ((4096 + 4096) * 2 + (4096 + 1024) * 2 + 3 * (4096 + 14336))},
+        {"qwen2.5-0.5b", "mlp", 24 * 3 * (896 + 4864)},
+        {"qwen3-0.6b", "attention", 28 * (1024 + 2048 + 2 * (1024 + 1024))},
+        {"smollm2-135m", "q,k,v,o,gate,up,down",
+         30 * (2 * (576 + 576) + 2 * (576 + 192) + 3 * (576 + 1536))},
+    };
+    for (size_t i = 0; i < LENGTH(models); i++) {
+        enum { RANK = 16 };
+        char keys[200];
+        snprintf(keys, sizeof keys,
+                 "batch=2 micro-batch=1 seq=64 threads=1 precision=bf16 lora=%d lora-on=%s", RANK,
+                 models[i].on);
+        struct snug_ledger l = ledger_of(models[i].model, keys, 0);
+        assert_int_equal(l.n_trained, RANK * models[i].n_rows);
+        assert_int_equal(l.parameters, 2 * (l.n_parameters + l.n_trained));
+        assert_int_equal(l.gradients, 2 * l.n_trained);
+        assert_int_equal(l.optimizer, 12 * l.n_trained); /* fp32 master, m and v */
+    }
+}
+
+/* Llama 3.1 8B, adapters on all linear layers, 2 x 2048: 28 GiB without recomputation, 18 with it,
+ * of which the runtime takes 640 MiB. */
+static void test_figures(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *more;
+        double most;
+    } figures[] = {{"", 28}, {"checkpoint=auto memory=18G", 18}};
+    for (size_t i = 0; i < LENGTH(figures); i++) {
+        char keys[200];
+        snprintf(keys, sizeof keys,
+                 "batch=2 seq=2048 micro-batch=1 precision=bf16 lora=16 lora-on=all device=cuda "
+                 "target=h200 %s",
+                 figures[i].more);
+        struct snug_ledger l = ledger_of("llama-3.1-8b", keys, 0);
+        if ((double)l.total + 640 * 0x1p20 > figures[i].most * 0x1p30)
+            fail_msg("%s: %lld bytes", keys, (long long)l.total);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rows)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rows), cmocka_unit_test(test_ledger),
+                                       cmocka_unit_test(test_figures)};
     return cmocka_run_group_tests_name("lora_decoders", tests, NULL, NULL);
 }
