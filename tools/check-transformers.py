@@ -7,7 +7,7 @@ Trains the decoders of tests/train/fixtures in several recipes.  A run must load
 mismatched key, and have the held-out loss that snug had when it saved the run, and has when it loads it; so must an
 adapter on its base.
 Random weights must have each tensor's mean and deviation as transformers starts them.  With RUN, checks only that these
-runs load, in their own type, and prints their loss on random tokens (for large, sharded ones).
+(for example large, sharded ones) load and have the loss of `snug eval` on random tokens.
 Prints TAP; exits with 77 and says why if transformers is missing.  Not part of `make test`: see docs/testing.md.
 """
 import json
@@ -215,14 +215,24 @@ def check_start(name, folder, data, work):
 # ---- main -------------------------------------------------------------------------------------------------------
 
 
-def check_large(run):
+def check_large(run, work):
+    length = 64
     model, wrong = load(run)
-    tokens = torch.randint(0, model.config.vocab_size, (1, 64), generator=torch.Generator().manual_seed(1))
+    tokens = torch.randint(0, model.config.vocab_size, (length + 1,), generator=torch.Generator().manual_seed(1))
+    data = tempfile.mkdtemp(dir=work)
+    for name in ("train", "val"):  # llm.c's shards of 32-bit tokens
+        with open(os.path.join(data, name + ".bin"), "wb") as file:
+            file.write(struct.pack("<256i", 20240801, 7, length + 1, *[0] * 253))
+            file.write(struct.pack("<%di" % (length + 1), *tokens.tolist()))
+    dtype = model.dtype
     with torch.no_grad():
-        loss = model(tokens, labels=tokens).loss.item()
+        logits = model.float()(input_ids=tokens[None, :-1], use_cache=False).logits
+    loss = torch.nn.functional.cross_entropy(logits[0], tokens[1:]).item()
+    del model, logits
     shards = [name for name in os.listdir(run) if name.endswith(".safetensors") and name.startswith("model")]
-    verdict("%s: %d files, %s, loss %.4f on random tokens (ln of the vocabulary: %.4f)" %
-            (run, len(shards), model.dtype, loss, math.log(model.config.vocab_size)), str(wrong) if wrong else "")
+    ours = json.loads(snug("eval", run, data, "--seq", length, "--precision", "fp32", "--batch", 1, "--json"))["loss"]
+    verdict("%s: %d files, %s, loss %.6f on random tokens, in snug %.6f" % (run, len(shards), dtype, loss, ours),
+            str(wrong) if wrong else differs(loss, ours, 1e-5))
 
 
 def main():
@@ -231,9 +241,9 @@ def main():
     torch.set_num_threads(1)
     print("# torch %s, transformers %s, PEFT %s" % (torch.__version__, transformers.__version__,
                                                     peft.__version__ if peft else "missing"))
-    for run in sys.argv[1:]:
-        check_large(run)
     with tempfile.TemporaryDirectory() as work:
+        for run in sys.argv[1:]:
+            check_large(run, work)
         data = os.path.join(work, "tokens")
         stream = write_tokens(data)
         for name, folder in fixtures() if len(sys.argv) == 1 else ():

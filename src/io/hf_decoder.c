@@ -26,15 +26,18 @@ static const struct family {
     bool has_qkv_bias;       /* Qwen2 has these biases, and no key for them */
     bool has_attention_bias; /* has the key attention_bias, for q, k, v and the output */
     bool has_mlp_bias, has_qk_norm;
+    /* The defaults of transformers for keys that are missing (not null); 0: as for null. */
+    int64_t n_kv_head, head_dim;
 } families[] = {
-    {DECODER_llama, "llama", "LlamaForCausalLM", WINDOW_never, false, true, true, false},
-    {DECODER_mistral, "mistral", "MistralForCausalLM", WINDOW_always, false, false, false, false},
-    {DECODER_qwen2, "qwen2", "Qwen2ForCausalLM", WINDOW_from, true, false, false, false},
-    {DECODER_qwen3, "qwen3", "Qwen3ForCausalLM", WINDOW_from, false, true, false, true}};
+    {DECODER_llama, "llama", "LlamaForCausalLM", WINDOW_never, false, true, true, false, 0, 0},
+    {DECODER_mistral, "mistral", "MistralForCausalLM", WINDOW_always, false, false, false, false, 8,
+     0},
+    {DECODER_qwen2, "qwen2", "Qwen2ForCausalLM", WINDOW_from, true, false, false, false, 32, 0},
+    {DECODER_qwen3, "qwen3", "Qwen3ForCausalLM", WINDOW_from, false, true, false, true, 32, 128}};
 enum { N_FAMILIES = sizeof families / sizeof *families };
 
-/* The defaults of transformers. */
-enum { MISTRAL_WINDOW = 4096, QWEN_FULL_LAYERS = 28 };
+/* Defaults of the families with windows. */
+enum { DEFAULT_WINDOW = 4096, QWEN_FULL_LAYERS = 28 };
 
 static const struct {
     const char *key;
@@ -137,7 +140,7 @@ static enum snug_status refuse_unknown(const json_t *root, const char *path, str
     }
     if (json_has(root, "hidden_act"))
         TRY(json_get_string(root, path, "hidden_act", &act, err));
-    if (strcmp(act, "silu") != 0)
+    if (strcmp(act, "silu") != 0 && strcmp(act, "swish") != 0)
         return snug_fail(err, SNUG_UNSUPPORTED,
                          "%s: \"hidden_act\": \"%.60s\" is not supported; it must be silu", path,
                          act);
@@ -150,20 +153,41 @@ static enum snug_status get_flag(const json_t *root, const char *path, const cha
     return json_has(root, key) ? json_get_bool(root, path, key, flag, err) : SNUG_OK;
 }
 
-static enum snug_status read_heads(const json_t *root, const char *path, struct decoder_shape *d,
+static bool is_missing(const json_t *root, const char *key)
+{
+    return json_object_get(root, key) == NULL;
+}
+
+static enum snug_status read_kv_heads(const json_t *root, const char *path,
+                                      const struct family *family, struct decoder_shape *d,
+                                      struct snug_error *err)
+{
+    static const char key[] = "num_key_value_heads";
+    bool is_default = is_missing(root, key) && family->n_kv_head > 0;
+    d->n_kv_head = is_default ? family->n_kv_head : d->n_head;
+    if (json_has(root, key))
+        TRY(json_get_integer(root, path, key, 1, HF_HEADS_MAX, &d->n_kv_head, err));
+    if (d->n_head % d->n_kv_head == 0)
+        return SNUG_OK;
+    if (is_default)
+        return snug_fail(err, SNUG_BAD_FILE,
+                         "%s: \"%s\" is missing, and \"num_attention_heads\" (%lld) is not a "
+                         "multiple of %lld, its default for %s",
+                         path, key, (long long)d->n_head, (long long)d->n_kv_head, family->type);
+    return snug_fail(err, SNUG_BAD_FILE,
+                     "%s: \"num_attention_heads\" (%lld) is not a multiple of \"%s\" (%lld)", path,
+                     (long long)d->n_head, key, (long long)d->n_kv_head);
+}
+
+static enum snug_status read_heads(const json_t *root, const char *path,
+                                   const struct family *family, struct decoder_shape *d,
                                    struct snug_error *err)
 {
-    d->n_kv_head = d->n_head;
-    if (json_has(root, "num_key_value_heads"))
-        TRY(json_get_integer(root, path, "num_key_value_heads", 1, HF_HEADS_MAX, &d->n_kv_head,
-                             err));
-    if (d->n_head % d->n_kv_head != 0)
-        return snug_fail(err, SNUG_BAD_FILE,
-                         "%s: \"num_attention_heads\" (%lld) is not a multiple of "
-                         "\"num_key_value_heads\" (%lld)",
-                         path, (long long)d->n_head, (long long)d->n_kv_head);
+    TRY(read_kv_heads(root, path, family, d, err));
     if (json_has(root, "head_dim"))
         TRY(json_get_integer(root, path, "head_dim", 1, HF_WIDTH_MAX, &d->head_dim, err));
+    else if (is_missing(root, "head_dim") && family->head_dim > 0)
+        d->head_dim = family->head_dim;
     else if (d->n_embd % d->n_head != 0)
         return snug_fail(err, SNUG_BAD_FILE,
                          "%s: \"hidden_size\" (%lld) is not a multiple of \"num_attention_heads\" "
@@ -230,19 +254,20 @@ static enum snug_status count_sliding(const json_t *root, const char *path, int6
 static enum snug_status read_qwen_window(const json_t *root, const char *path, int64_t n_layer,
                                          int64_t *n_sliding, struct snug_error *err)
 {
-    bool uses = *n_sliding > 0;
+    bool uses = false;
     int64_t n_full = QWEN_FULL_LAYERS;
     TRY(get_flag(root, path, "use_sliding_window", &uses, err));
     if (*n_sliding > 0 && !uses)
         return snug_fail(err, SNUG_BAD_FILE,
                          "%s: \"layer_types\" has sliding_attention, but \"use_sliding_window\" is "
-                         "false",
+                         "not true",
                          path);
     if (json_has(root, "max_window_layers"))
         TRY(json_get_integer(root, path, "max_window_layers", 0, INT64_MAX, &n_full, err));
     if (*n_sliding >= 0)
         return SNUG_OK;
-    bool slides = uses && json_has(root, "sliding_window") && n_full < n_layer;
+    bool has_window = is_missing(root, "sliding_window") || json_has(root, "sliding_window");
+    bool slides = uses && has_window && n_full < n_layer;
     if (slides && n_full > 0)
         return snug_fail(err, SNUG_UNSUPPORTED,
                          "%s: \"use_sliding_window\" with \"max_window_layers\": %lld gives some "
@@ -252,13 +277,13 @@ static enum snug_status read_qwen_window(const json_t *root, const char *path, i
     return SNUG_OK;
 }
 
-/* transformers' Mistral ignores "layer_types". */
+/* A Mistral with "layer_types" is a Ministral to transformers: they win. */
 static enum snug_status read_window(const json_t *root, const char *path,
                                     const struct family *family, struct decoder_shape *d,
                                     struct snug_error *err)
 {
     int64_t n_sliding;
-    bool is_absent = json_object_get(root, "sliding_window") == NULL;
+    bool is_default = is_missing(root, "sliding_window");
     TRY(count_sliding(root, path, d->n_layer, &n_sliding, err));
     if (n_sliding > 0 && (family->window == WINDOW_never || n_sliding < d->n_layer))
         return snug_fail(
@@ -267,12 +292,13 @@ static enum snug_status read_window(const json_t *root, const char *path,
             family->type);
     if (family->window == WINDOW_from)
         TRY(read_qwen_window(root, path, d->n_layer, &n_sliding, err));
-    else if (family->window == WINDOW_always && (is_absent || json_has(root, "sliding_window")))
+    else if (family->window == WINDOW_always && n_sliding < 0 &&
+             (is_default || json_has(root, "sliding_window")))
         n_sliding = d->n_layer;
     if (n_sliding <= 0)
         return SNUG_OK;
-    d->window = MISTRAL_WINDOW;
-    if (is_absent && family->window == WINDOW_always)
+    d->window = DEFAULT_WINDOW;
+    if (is_default)
         return SNUG_OK;
     return json_get_integer(root, path, "sliding_window", 1, INT32_MAX, &d->window, err);
 }
@@ -313,7 +339,7 @@ enum snug_status hf_decoder_read(const json_t *root, const char *path, const cha
     for (int i = 0; i < N_SIZES; i++)
         TRY(json_get_integer(root, path, sizes[i].key, 1, sizes[i].max,
                              (int64_t *)(void *)((char *)d + sizes[i].offset), err));
-    TRY(read_heads(root, path, d, err));
+    TRY(read_heads(root, path, family, d, err));
     TRY(read_biases(root, path, family, d, err));
     TRY(read_window(root, path, family, d, err));
     TRY(hf_read_positive(root, path, "rms_norm_eps", &d->norm_eps, err));

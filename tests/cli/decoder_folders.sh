@@ -103,7 +103,8 @@ def case(name, words, config=None, tensors=None, damage=None, sharded=False, dty
 
 
 # ---- settings that snug does not have ------------------------------------------------------
-QWEN2, QWEN3, MISTRAL = ({"model_type": type} for type in ("qwen2", "qwen3", "mistral"))
+QWEN2, MISTRAL = ({"model_type": type} for type in ("qwen2", "mistral"))
+QWEN3 = {"model_type": "qwen3", "head_dim": 4}
 FULL, SLIDES = "full_attention", "sliding_attention"
 
 

@@ -146,8 +146,10 @@ static void settings_of(const struct hf_config *config, char out[256])
 #define MISTRAL "\"model_type\": \"mistral\", "
 #define QWEN2   "\"model_type\": \"qwen2\", "
 #define QWEN3   "\"model_type\": \"qwen3\", "
-#define FULL    "\"full_attention\""
-#define SLIDES  "\"sliding_attention\""
+/* A member that makes write_config leave out the key. */
+#define WITHOUT(key) "\"without\": [\"" key "\"]"
+#define FULL         "\"full_attention\""
+#define SLIDES       "\"sliding_attention\""
 
 static const struct {
     const char *name, *members;
@@ -176,6 +178,8 @@ static const struct {
     {"mistral by default", MISTRAL "\"rope_theta\": 1e6", SNUG_OK, "window 4096, theta 1e+06"},
     {"mistral slides", MISTRAL "\"sliding_window\": 16, \"layer_types\": [" SLIDES "," SLIDES "]",
      SNUG_OK, "window 16"},
+    {"mistral does not slide",
+     MISTRAL "\"sliding_window\": 16, \"layer_types\": [" FULL "," FULL "]", SNUG_OK, "window 0"},
     {"llama has no window", "\"sliding_window\": 16", SNUG_OK, "window 0"},
     {"full layers", "\"layer_types\": [" FULL "," FULL "]", SNUG_OK, "window 0"},
     {"qwen2", QWEN2 "\"tie_word_embeddings\": true", SNUG_OK,
@@ -195,8 +199,25 @@ static const struct {
      QWEN3 "\"sliding_window\": 16, \"use_sliding_window\": true, \"max_window_layers\": 1, "
            "\"layer_types\": [" SLIDES "," SLIDES "]",
      SNUG_OK, "window 16"},
-    {"qwen3", QWEN3 "\"head_dim\": 128, \"attention_bias\": true", SNUG_OK,
-     "family 4, kv 2 x 128, window 0, theta 10000, rope 1 1 4 0, bias 1 1 0, norm 1"},
+    {"qwen2 slides by 4096", QWEN2 "\"use_sliding_window\": true, \"max_window_layers\": 0",
+     SNUG_OK, "window 4096"},
+    {"qwen3 slides by 4096",
+     QWEN3 "\"use_sliding_window\": true, \"layer_types\": [" SLIDES "," SLIDES "]", SNUG_OK,
+     "window 4096"},
+    {"qwen2 without a window",
+     QWEN2 "\"use_sliding_window\": true, \"max_window_layers\": 0, \"sliding_window\": null",
+     SNUG_OK, "window 0"},
+    {"as many kv heads as heads", WITHOUT("num_key_value_heads"), SNUG_OK, "kv 4 x 12"},
+    {"kv heads of null", QWEN2 "\"num_key_value_heads\": null", SNUG_OK, "kv 4 x 12"},
+    {"8 kv heads",
+     MISTRAL "\"num_attention_heads\": 16, \"head_dim\": 6, " WITHOUT("num_key_value_heads"),
+     SNUG_OK, "kv 8 x 6"},
+    {"32 kv heads", QWEN3 "\"num_attention_heads\": 32, " WITHOUT("num_key_value_heads"), SNUG_OK,
+     "kv 32 x 128"},
+    {"qwen3's heads", QWEN3 "\"attention_bias\": false", SNUG_OK, "kv 2 x 128"},
+    {"swish is silu", "\"hidden_act\": \"swish\"", SNUG_OK, "family 1"},
+    {"qwen3", QWEN3 "\"head_dim\": 64, \"attention_bias\": true", SNUG_OK,
+     "family 4, kv 2 x 64, window 0, theta 10000, rope 1 1 4 0, bias 1 1 0, norm 1"},
     {"llama 3 of transformers 4",
      "\"rope_theta\": 500000.0, \"rope_scaling\": {\"rope_type\": \"llama3\", " LLAMA3 "}", SNUG_OK,
      "theta 500000, rope 8 1 4 8192"},
@@ -274,9 +295,16 @@ static const struct {
     {"slides and does not",
      QWEN3 "\"use_sliding_window\": false, \"sliding_window\": 16, \"layer_types\": [" SLIDES
            "," SLIDES "]",
-     SNUG_BAD_FILE, "but \"use_sliding_window\" is false"},
-    {"slides without a window", QWEN3 "\"layer_types\": [" SLIDES "," SLIDES "]", SNUG_BAD_FILE,
-     "\"sliding_window\" is missing"},
+     SNUG_BAD_FILE, "but \"use_sliding_window\" is not true"},
+    {"slides, but not by default",
+     QWEN3 "\"sliding_window\": 16, \"layer_types\": [" SLIDES "," SLIDES "]", SNUG_BAD_FILE,
+     "but \"use_sliding_window\" is not true"},
+    {"slides without a window",
+     QWEN3 "\"use_sliding_window\": true, \"sliding_window\": null, \"layer_types\": [" SLIDES
+           "," SLIDES "]",
+     SNUG_BAD_FILE, "\"sliding_window\" must be an integer"},
+    {"mistral's default of kv heads", MISTRAL WITHOUT("num_key_value_heads"), SNUG_BAD_FILE,
+     "\"num_key_value_heads\" is missing, and \"num_attention_heads\" (4) is not a multiple of 8"},
     {"too few types", "\"layer_types\": [" FULL "]", SNUG_BAD_FILE, "each of the 2 layers"},
     {"mistral bias", MISTRAL "\"attention_bias\": true", SNUG_UNSUPPORTED,
      "\"attention_bias\": true is not supported for mistral"},

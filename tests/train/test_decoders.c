@@ -27,6 +27,7 @@
 
 #include <cmocka.h>
 
+#include "checkpoint/checkpoint.h"
 #include "checkpoint/weights.h"
 #include "io/safetensors.h"
 #include "support/files.h"
@@ -422,13 +423,71 @@ static void test_saved(void **state)
         }
 }
 
+/* ---- shards ------------------------------------------------------------------------------------- */
+
+/* The folder in shards of at most 8 KB, in the types of its file, as another program would have it.
+ * Returns their number. */
+static int write_shards(const char *dir, const struct fixture *f)
+{
+    enum { SHARD_BYTES = 8192, FILE_BYTES = 1 << 17 };
+    struct snug_error err;
+    struct st_entry entries[MAX_TENSORS];
+    size_t n_bytes;
+    char *config = files_read(files_path(f->folder, "config.json"), &n_bytes);
+    char *data = malloc(FILE_BYTES), *at = data;
+    struct safetensors *st;
+    files_write_text(dir, "config.json", config);
+    free(config);
+    assert_non_null(data);
+    for (int k = 0; k < f->n; k++) {
+        const struct st_entry *entry = safetensors_entry(f->model, k);
+        assert_true(at + entry->n_bytes <= data + FILE_BYTES);
+        must(safetensors_read(f->model, entry, at, &err), &err);
+        entries[k] = (struct st_entry){
+            .name = entry->name, .dtype = entry->dtype, .shape = entry->shape, .data = at};
+        at += (entry->n_bytes + 7) / 8 * 8;
+    }
+    const struct checkpoint_file file = {"model.safetensors", entries, f->n};
+    must(checkpoint_save_sharded(dir, &file, 1, SHARD_BYTES, "{}", NULL, NULL, &err), &err);
+    free(data);
+    assert_int_equal(remove(files_path(dir, "state.json")), 0); /* else it is a run */
+    must(safetensors_open_folder(dir, &st, &err), &err);
+    assert_non_null(strstr(safetensors_path(st), SAFETENSORS_INDEX));
+    int n_files = 0;
+    for (int k = 0; k < safetensors_count(st); k++)
+        if (safetensors_entry(st, k)->file >= n_files)
+            n_files = safetensors_entry(st, k)->file + 1;
+    safetensors_close(st);
+    return n_files;
+}
+
+static void test_sharded(void **state)
+{
+    const struct fixtures *all = *state;
+    for (int i = 0; i < all->n; i++) {
+        const struct fixture *f = &all->all[i];
+        char dir[FILES_PATH_MAX];
+        files_make_dir(dir);
+        assert_in_range(write_shards(dir, f), 4, 20);
+        struct run whole = open_run(f->folder, FAST, "fp32", NULL);
+        struct run sharded = open_run(dir, FAST, "fp32", NULL);
+        for (int k = 0; k < 2; k++) {
+            struct snug_metrics a = step(&whole, f, k), b = step(&sharded, f, k);
+            if (a.loss != b.loss || a.grad_norm != b.grad_norm)
+                fail_msg("%s: loss %.17g, in shards %.17g", f->name, a.loss, b.loss);
+        }
+        close_run(&whole);
+        close_run(&sharded);
+        files_remove_dir(dir);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gradients),
-        cmocka_unit_test(test_ten_steps),
-        cmocka_unit_test(test_bf16),
-        cmocka_unit_test(test_saved),
+        cmocka_unit_test(test_gradients), cmocka_unit_test(test_ten_steps),
+        cmocka_unit_test(test_bf16),      cmocka_unit_test(test_saved),
+        cmocka_unit_test(test_sharded),
     };
     return cmocka_run_group_tests_name("decoders", tests, open_fixtures, close_fixtures);
 }
