@@ -68,14 +68,21 @@ static double cost_head(const struct program *prog, const struct op *op)
     return cost_linear(prog, op);
 }
 
+/* The logits, and one matmul for each gradient that is wanted: dx, dw. */
+static double head_gemms(const struct op *op, int dx)
+{
+    return 1 + (op->out[dx] != TENSOR_NONE) +
+           (dx + 1 < op->n_out && op->out[dx + 1] != TENSOR_NONE);
+}
+
 static double cost_head_grad(const struct program *prog, const struct op *op)
 {
-    return 3 * cost_linear(prog, op);
+    return head_gemms(op, 0) * cost_linear(prog, op);
 }
 
 static double cost_head_train(const struct program *prog, const struct op *op)
 {
-    return 3 * cost_linear(prog, op);
+    return head_gemms(op, 2) * cost_linear(prog, op);
 }
 
 /* Each element of the output image (y in forward, dy in the gradient) is multiplied by all weights

@@ -179,6 +179,12 @@ size_t lm_head_bf16_work_bytes(const struct lm_head_bf16 *head)
     return bytes > tail_bytes ? bytes : tail_bytes;
 }
 
+int64_t lm_head_bf16_kept_bytes(const struct lm_head_bf16 *head)
+{
+    return may_keep(head) ? chunk_rows(head) * pitch_of(head->n_classes) * (int64_t)sizeof(uint16_t)
+                          : 0;
+}
+
 /* ---- running it ---------------------------------------------------------------------------- */
 
 struct walk {

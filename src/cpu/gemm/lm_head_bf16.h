@@ -29,6 +29,8 @@ struct lm_head_bf16_operands {
 };
 
 size_t lm_head_bf16_work_bytes(const struct lm_head_bf16 *head);
+/* Of these, the stored exponentials; 0 if they are not stored. */
+int64_t lm_head_bf16_kept_bytes(const struct lm_head_bf16 *head);
 void lm_head_bf16_run(const struct lm_head_bf16 *head, const struct lm_head_bf16_operands *operands,
                       gemm_bf16_fn *gemm_bf16, const struct cpu_loops *loops, void *work);
 
