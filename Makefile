@@ -64,7 +64,7 @@ CLI_DIRS     := src/cli
 SIMD_DIRS    := src/cpu/simd#        once per instruction level
 AMX_DIRS     := src/cpu/amx#         once per entry of AMX_COPIES
 MPI_DIRS     := src/comm/mpi#        one plugin per MPI
-CUDA_DIRS    := src/cuda src/cuda/kernels src/cuda/optim# the CUDA plugin, and its emulation for tests
+CUDA_DIRS    := src/cuda src/cuda/kernels src/cuda/attention src/cuda/optim# the CUDA plugin, and its emulation for tests
 CUDA_LIB     := src/cuda/lib#        the plugin: calls cuBLASLt, cuDNN, NCCL
 CUDA_EMU     := src/cuda/emulation#  the emulation of these libraries and of CUDA
 # The part of the CUDA backend that plans need is in both the library and the plugin.

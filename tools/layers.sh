@@ -1,7 +1,7 @@
 #!/bin/sh
-# Checks every #include "..." under src/ against the table of allowed includes below, and that the folders do not
-# include each other in a cycle.
-# usage: tools/layers.sh [ROOT]      Prints each include that breaks a rule; exits with 1 if any does.
+# Checks every #include "..." under src/ against the table of allowed includes below, that the folders do not include
+# each other in a cycle, that no two files have the same name, and that no folder has more than 45 files.
+# usage: tools/layers.sh [ROOT]      Prints what breaks a rule; exits with 1 if anything does.
 set -eu
 cd "${1:-$(dirname "$0")/..}"
 
@@ -102,5 +102,18 @@ pairs=$(find src -name '*.[ch]' -o -name '*.def' -o -name '*.cu' -o -name '*.cc'
 if ! loops=$(printf '%s\n' "$pairs" | tsort 2>&1 >/dev/null); then
     echo "layers: folders include each other in a cycle:"
     printf '%s\n' "$loops"
+    exit 1
+fi
+
+# One name, one file; and no folder that takes long to look through.
+twice=$(find src -type f | sed 's|.*/||' | sort | uniq -d)
+if [ -n "$twice" ]; then
+    # shellcheck disable=SC2086 # one line
+    echo "layers: several files of src/ share a name:" $twice
+    exit 1
+fi
+full=$(find src -type f | sed 's|/[^/]*$||' | sort | uniq -c | awk '$1 > 45 { print $2 " (" $1 " files)" }')
+if [ -n "$full" ]; then
+    echo "layers: more than 45 files in $full"
     exit 1
 fi

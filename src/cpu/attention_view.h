@@ -11,7 +11,7 @@
 #include <math.h>
 
 #include "cpu/dropout_mask.h"
-#include "ir/attention.h"
+#include "ir/attention_operands.h"
 
 struct attention_view {
     struct attention_sizes sizes;

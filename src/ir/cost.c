@@ -4,7 +4,7 @@
  * Only the flops of matmuls are exact.  Elementwise ops count one flop per output element, which is
  * good enough because they are memory-bound.
  */
-#include "ir/attention.h"
+#include "ir/attention_operands.h"
 #include "ir/matrix_operands.h"
 
 #include <math.h>

@@ -7,7 +7,7 @@
  */
 #include "ir/linear_roles.h"
 
-#include "ir/attention.h"
+#include "ir/attention_operands.h"
 
 struct walk {
     const struct program *prog;

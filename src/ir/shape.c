@@ -5,7 +5,7 @@
  * shape_update.c. A rule sets out[k] for each output, or out[k].n_dims to UNCHECKED (updates in
  * place).  Errors name the op and the operand.
  */
-#include "ir/attention.h"
+#include "ir/attention_operands.h"
 #include "ir/shape_rules.h"
 
 static struct shape with_last(const struct shape *shape, int64_t last)

@@ -5,7 +5,7 @@
  * its inputs.  Weight gradients come before data gradients: a weight gradient is the last reader
  * of the saved input, so the data gradient can reuse that input's bytes.
  */
-#include "ir/attention.h"
+#include "ir/attention_operands.h"
 #include "pass/autodiff.h"
 
 static tensor_id operand(const struct op *op, int k)

@@ -13,7 +13,7 @@
  * needs: a forward program    keeps: tensor ids, results at p = 0    breaks: nothing
  * cost:  O(ops x inputs + tensors)
  */
-#include "ir/attention.h"
+#include "ir/attention_operands.h"
 #include "pass/pass.h"
 #include "pass/rewriter.h"
 

@@ -14,7 +14,7 @@
 
 #include "base/rng.h"
 #include "cuda/cuda.h"
-#include "cuda/kernels/attention.h"
+#include "cuda/attention/attention.h"
 #include "support/training.h"
 
 #define LENGTH(array) ((int)(sizeof(array) / sizeof *(array)))

@@ -37,3 +37,15 @@ if tools/layers.sh "$tmp/empty" >/dev/null 2>&1; then
     echo "an empty tree passed"
     exit 1
 fi
+
+# refused NAME WORDS: the tree in $tmp/bad breaks a rule about files
+refused() {
+    said=$(tools/layers.sh "$tmp/bad") && { echo "not seen: $1"; exit 1; }
+    case "$said" in *"$2"*) ;; *) echo "$1: said \"$said\", without \"$2\""; exit 1 ;; esac
+    rm -rf "$tmp/bad/src" && cp -r src "$tmp/bad/src"
+}
+rm -rf "$tmp/bad/src" && cp -r src "$tmp/bad/src"
+: >"$tmp/bad/src/ir/plan.c"
+refused 'two files plan.c' 'share a name: plan.c'
+for i in $(seq 46); do : >"$tmp/bad/src/report/more_$i.c"; done
+refused 'a full folder' 'more than 45 files in src/report'

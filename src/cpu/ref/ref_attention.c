@@ -21,7 +21,7 @@
 
 #include "cpu/dropout_mask.h"
 #include "cpu/ref/ref_common.h"
-#include "ir/attention.h"
+#include "ir/attention_operands.h"
 
 struct attention { /* the call */
     struct attention_sizes sizes;

@@ -2,7 +2,7 @@
  * ref_rope.c -- reference: rotary position embedding.
  */
 #include "cpu/ref/ref_common.h"
-#include "ir/rope.h"
+#include "ir/rope_angles.h"
 
 /* Rotates the head that begins at element `begin`.  y may alias x. */
 static void rotate(const struct operand *x, const struct operand *y, int64_t begin, int64_t depth,
@@ -24,7 +24,8 @@ enum snug_status ref_rope(const struct kernel_call *call, struct snug_error *err
     const struct rope_attrs *rope = attrs_of(call->op, rope);
     int64_t n_time = x->tensor->shape.dim[1], depth = last(x) / rope->heads;
     for (int64_t row = 0; row < rows(x); row++) {
-        int64_t position = present(positions) ? ((const int32_t *)positions->data)[row] : row % n_time;
+        int64_t position =
+            present(positions) ? ((const int32_t *)positions->data)[row] : row % n_time;
         for (int64_t h = 0; h < rope->heads; h++)
             rotate(x, y, row * last(x) + h * depth, depth, rope, (double)position);
     }

@@ -6,7 +6,7 @@
 #include <math.h>
 
 #include "cpu/ref/ref_common.h"
-#include "ir/attention.h"
+#include "ir/attention_operands.h"
 
 static size_t workspace_bytes(const struct program *prog, const struct op *op,
                               const struct device_facts *facts)

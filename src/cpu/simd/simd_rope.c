@@ -8,7 +8,7 @@
  * y may alias x: a group of heads is read before it is written.
  */
 #include "cpu/simd/simd_common.h"
-#include "ir/rope.h"
+#include "ir/rope_angles.h"
 
 /* Workspace (h: half a head, in floats rounded up to a cache line; g: a group of heads):
  *     frequencies 2 h (fp64), then per part: quadrants h, reduced angles h, cosines h, sines h,

@@ -16,7 +16,7 @@
 #include <stdlib.h>
 
 #include "cuda/dispatch/workspace.h"
-#include "cuda/kernels/head_sums.h"
+#include "cuda/attention/head_sums.h"
 #include "cuda/lib/attention_cudnn.h"
 
 struct planned_part {

@@ -1,10 +1,10 @@
 /*
  * dispatch_attention.c -- attention and its gradient with attention.cu.
  */
-#include "cuda/kernels/attention.h"
+#include "cuda/attention/attention.h"
 #include "cuda/dispatch/dropout_args.h"
 #include "cuda/dispatch/dispatch.h"
-#include "ir/attention.h"
+#include "ir/attention_operands.h"
 
 static bool is_type(const struct program *prog, tensor_id id, enum dtype dtype)
 {

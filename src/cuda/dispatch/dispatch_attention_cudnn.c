@@ -12,7 +12,7 @@
 #include "cuda/dispatch/dispatch.h"
 #include "cuda/dispatch/fallback.h"
 #include "cuda/dispatch/workspace.h"
-#include "ir/attention.h"
+#include "ir/attention_operands.h"
 
 struct prepared {
     struct cuda_attention *library; /* NULL if cuDNN rejected the op */

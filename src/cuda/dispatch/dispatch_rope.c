@@ -3,7 +3,7 @@
  */
 #include "cuda/kernels/rope.h"
 #include "cuda/dispatch/dispatch.h"
-#include "ir/rope.h"
+#include "ir/rope_angles.h"
 
 static int64_t pairs_of(const struct shape *x, const struct op *op)
 {

@@ -19,7 +19,7 @@
  * The gradient makes two passes, over keys for dq and over queries for dk and dv, and recomputes s
  * and dp in the second.  So nothing is added across blocks, and the result is deterministic.
  */
-#include "cuda/kernels/attention_head.h"
+#include "cuda/attention/attention_head.h"
 #include "cuda/kernels/device.h"
 
 enum { SIDE = 16, THREADS = SIDE * SIDE, TILE_ELEMS = 4096 };

@@ -1,10 +1,10 @@
 /*
- * attention.h -- the operands of the ops attention and attention_grad (ops.def).
+ * attention_operands.h -- the operands of the ops attention and attention_grad (ops.def).
  *
  * attention_grad has dy, y and lse first, then the inputs of attention in the same order.
  */
-#ifndef SNUG_IR_ATTENTION_H
-#define SNUG_IR_ATTENTION_H
+#ifndef SNUG_IR_ATTENTION_OPERANDS_H
+#define SNUG_IR_ATTENTION_OPERANDS_H
 
 #include "ir/program.h"
 

@@ -4,12 +4,12 @@
  *
  * Positions fit in 32 bits; offsets of elements do not.
  */
-#ifndef SNUG_CUDA_KERNELS_ATTENTION_HEAD_H
-#define SNUG_CUDA_KERNELS_ATTENTION_HEAD_H
+#ifndef SNUG_CUDA_ATTENTION_ATTENTION_HEAD_H
+#define SNUG_CUDA_ATTENTION_ATTENTION_HEAD_H
 
 #include <limits.h>
 
-#include "cuda/kernels/attention.h"
+#include "cuda/attention/attention.h"
 #include "cuda/kernels/device_mask.h"
 
 /* One head of q of one sequence, and the head of k and v that it reads. */

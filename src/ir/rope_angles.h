@@ -1,5 +1,5 @@
 /*
- * rope.h -- the frequencies of the op rope.
+ * rope_angles.h -- the frequencies of the op rope.
  *
  * Pair i of a head of D elements turns by f_i = theta^(-2 i / D) per position.  Llama 3 stretches
  * the long wavelengths, which its pretraining on rope_length positions has not seen in full:
@@ -12,8 +12,8 @@
  *
  * rope_length 0 means no scaling.
  */
-#ifndef SNUG_IR_ROPE_H
-#define SNUG_IR_ROPE_H
+#ifndef SNUG_IR_ROPE_ANGLES_H
+#define SNUG_IR_ROPE_ANGLES_H
 
 #include <math.h>
 

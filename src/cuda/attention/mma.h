@@ -15,8 +15,8 @@
  * Tiles are stored in shared memory with k along rows.  A pitch of 8 more than a multiple of 64
  * elements puts the 32 threads of a load in different banks.
  */
-#ifndef SNUG_CUDA_KERNELS_MMA_H
-#define SNUG_CUDA_KERNELS_MMA_H
+#ifndef SNUG_CUDA_ATTENTION_MMA_H
+#define SNUG_CUDA_ATTENTION_MMA_H
 
 #include "cuda/kernels/device.h"
 

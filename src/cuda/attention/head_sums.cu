@@ -6,7 +6,7 @@
  * the kernel is as fast as memory.
  */
 #include "cuda/kernels/device.h"
-#include "cuda/kernels/head_sums.h"
+#include "cuda/attention/head_sums.h"
 
 enum { BLOCK = 256 };
 

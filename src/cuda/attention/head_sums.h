@@ -1,8 +1,8 @@
 /*
  * head_sums.h -- launcher of head_sums.cu.
  */
-#ifndef SNUG_CUDA_KERNELS_HEAD_SUMS_H
-#define SNUG_CUDA_KERNELS_HEAD_SUMS_H
+#ifndef SNUG_CUDA_ATTENTION_HEAD_SUMS_H
+#define SNUG_CUDA_ATTENTION_HEAD_SUMS_H
 
 #include "cuda/kernels/launch.h"
 

@@ -1,14 +1,14 @@
 /*
  * attention.h -- launchers of attention.cu, and those of attention_mma.cu that it calls.
  */
-#ifndef SNUG_CUDA_KERNELS_ATTENTION_H
-#define SNUG_CUDA_KERNELS_ATTENTION_H
+#ifndef SNUG_CUDA_ATTENTION_ATTENTION_H
+#define SNUG_CUDA_ATTENTION_ATTENTION_H
 
 #include "cuda/kernels/dropout.h"
 
 enum { CUDA_ATTENTION_DEPTH = 256 }; /* largest head size */
 
-/* The operands of ir/attention.h.  y and dy [B,Tq,heads * depth], lse [B,heads,Tq]; q, k and v begin
+/* The operands of ir/attention_operands.h.  y and dy [B,Tq,heads * depth], lse [B,heads,Tq]; q, k and v begin
  * at their first head, and their rows are q_row and kv_row elements apart, as those of dq, dk, dv.
  * All but lse and delta have one type. */
 struct cuda_attention {

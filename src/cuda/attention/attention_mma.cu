@@ -13,9 +13,9 @@
  *
  * p and ds are rounded to the type of the tensors before the second matmul.
  */
-#include "cuda/kernels/attention_head.h"
+#include "cuda/attention/attention_head.h"
 #include "cuda/kernels/device.h"
-#include "cuda/kernels/mma.h"
+#include "cuda/attention/mma.h"
 
 enum { WARPS = 4, THREADS = WARPS * WARP, ROWS = WARPS * 16 };
 
