@@ -5,10 +5,9 @@
  * are estimates: it counts blocks and knows neither fused ops nor placement.  Only the plan is
  * exact.  So we search for the largest limit whose plan fits the budget.  First no limit: if that
  * fits, nothing is recomputed.  Then the lowest limit: if that does not fit, nothing does.  Then
- * bisection between the two.  Bounds come first: a plan whose lower bound is over the budget, or
- * that a quick placement brings within it, is not made in full, which would take several times as
- * long.  The one that is chosen is.  An estimate bisects less often: it is only
- * compared with others, and planned in full if it wins.
+ * bisection between the two.  Only the plan that is chosen is made in full, which takes several
+ * times as long as to know whether a plan fits.  An estimate bisects less often: it is only compared
+ * with others, and planned in full if it wins.
  *
  * If not even the lowest limit fits, the batch is split into smaller micro-batches, unless the user
  * has set --micro-batch.  A plan that still does not fit is returned, and budget.c refuses it.

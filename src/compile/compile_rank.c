@@ -15,18 +15,27 @@
 
 #include <string.h>
 
-/* Estimates the plan; it is over --memory exactly if the quick search says so. */
+/* Estimates the plan: it is over --memory if and only if the plan is.  Where the quick search cannot
+ * tell, because the budget is close to the lower bound, makes the plan. */
 static enum snug_status estimate_bound(const struct compile_request *q, struct compiled_step *s,
                                        struct snug_error *err)
 {
-    TRY(plan_estimate(&s->prog, &q->target->rates.rates, &s->plan, err));
+    const struct device_rates *rates = &q->target->rates.rates;
+    TRY(plan_estimate(&s->prog, rates, &s->plan, err));
     int64_t limit = q->recipe->memory - compiled_step_runtime_bytes(s);
+    int64_t left = limit - s->plan.arena_bytes;
     bool is_within = false;
-    if (s->plan.arena_bytes <= limit)
+    if (left >= 0)
         TRY(plan_is_within(&s->prog, s->backend->alignment, limit, &is_within, err));
-    if (!is_within && s->plan.arena_bytes <= limit)
+    if (left < 0 || is_within)
+        return SNUG_OK;
+    if (left > s->plan.arena_bytes / 500) {
         s->plan.arena_bytes = limit + 1; /* at least */
-    return SNUG_OK;
+        return SNUG_OK;
+    }
+    s->is_estimate = false;
+    plan_free(&s->plan);
+    return plan_make(&s->prog, s->backend->alignment, rates, &s->plan, err);
 }
 
 static enum snug_status make_plan(const struct compile_request *q, struct compiled_step *s,
