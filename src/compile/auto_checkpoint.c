@@ -5,9 +5,9 @@
  * are estimates: it counts blocks and knows neither fused ops nor placement.  Only the plan is
  * exact.  So we search for the largest limit whose plan fits the budget.  First no limit: if that
  * fits, nothing is recomputed.  Then the lowest limit: if that does not fit, nothing does.  Then
- * bisection between the two.  Bounds come first: a plan whose lower bound is over the budget is not
- * made in full, which would take several times as long.  An estimate bisects less often: it is only
- * compared with others, and planned in full if it wins.
+ * bisection between the two.  Only the plan that is chosen is made in full, which takes several
+ * times as long as to know whether a plan fits.  An estimate bisects less often: it is only compared
+ * with others, and planned in full if it wins.
  *
  * If not even the lowest limit fits, the batch is split into smaller micro-batches, unless the user
  * has set --micro-batch.  A plan that still does not fit is returned, and budget.c refuses it.
@@ -39,8 +39,8 @@ static enum snug_status may_fit(const struct compile_request *q, int64_t room_by
     return SNUG_OK;
 }
 
-/* Plans with that limit.  If the plan fits, it becomes *s unless *s fits with less
- * recomputation. */
+/* Plans with that limit, maybe an estimate.  If the plan fits, it becomes *s unless *s fits with
+ * less recomputation. */
 static enum snug_status try_room(const struct compile_request *q, int64_t room_bytes,
                                  struct compiled_step *s, bool *does_fit, struct snug_error *err)
 {
@@ -96,26 +96,38 @@ static enum snug_status search(const struct compile_request *q, struct compiled_
     return fits(s, q->recipe) ? SNUG_OK : use_lowest(q, least, s, err);
 }
 
+/* Replaces the estimate *s by the plan with its limit, unless that is of no interest. */
+static enum snug_status make_full(const struct compile_request *q, struct compiled_step *s,
+                                  struct snug_error *err)
+{
+    struct compile_request one = *q;
+    enum snug_status status = SNUG_OK;
+    bool is_small = false;
+    if (q->least_bytes > 0 && s->n_rank_kinds < 2)
+        status = plan_is_within(&s->prog, s->backend->alignment, q->least_bytes, &is_small, err);
+    if (status == SNUG_OK && is_small)
+        return SNUG_OK;
+    one.room_bytes = s->checkpoint.room_bytes;
+    compiled_step_free(s);
+    return status == SNUG_OK ? compile_fullest_rank(&one, s, err) : status;
+}
+
 /* The best plan for one micro-batch, whether it fits or not. */
 static enum snug_status make_best(const struct compile_request *q, struct compiled_step *s,
                                   struct snug_error *err)
 {
-    struct compile_request first = *q;
-    first.room_bytes = 0;
-    first.bound_first = true;
-    TRY(compile_fullest_rank(&first, s, err));
-    bool has_loss = s->prog.loss != TENSOR_NONE;
-    if (!has_loss && s->is_estimate && !q->estimate) {
-        first.bound_first = false;
-        compiled_step_free(s);
-        return compile_fullest_rank(&first, s, err);
+    struct compile_request one = *q;
+    one.room_bytes = 0;
+    one.bound_first = true;
+    TRY(compile_fullest_rank(&one, s, err));
+    if (s->prog.loss != TENSOR_NONE && !fits(s, q->recipe)) {
+        enum snug_status status = search(q, s, err);
+        if (status != SNUG_OK) {
+            compiled_step_free(s);
+            return status;
+        }
     }
-    if (!has_loss || fits(s, q->recipe))
-        return SNUG_OK;
-    enum snug_status status = search(q, s, err);
-    if (status != SNUG_OK)
-        compiled_step_free(s);
-    return status;
+    return s->is_estimate && !q->estimate ? make_full(q, s, err) : SNUG_OK;
 }
 
 /* Batch norm computes statistics per micro-batch, so there the split is left to the user.  A caller

@@ -46,7 +46,9 @@ static enum snug_status try_fitting_stage(const struct compile_request *q, struc
                                           struct snug_error *err)
 {
     struct compiled_step other;
-    enum snug_status status = compile_fitting(q, &other, err);
+    struct compile_request larger = *q;
+    larger.least_bytes = s->plan.arena_bytes;
+    enum snug_status status = compile_fitting(&larger, &other, err);
     if (status == SNUG_OK && other.plan.arena_bytes <= s->plan.arena_bytes) {
         compiled_step_free(&other);
         return SNUG_OK;

@@ -55,12 +55,13 @@ struct compile_request {
     int64_t batch, micro_batch, seq;  /* 0: from the recipe, else the model's default */
     const struct compiled_step *over; /* plan inside the arena of this run, or NULL */
     bool least_workspace;             /* prefer kernels with little workspace to fast ones */
-    const int *rank;    /* NULL: the rank of `over`, or the one with the largest plan */
-    const int *stage;   /* with rank NULL: consider only ranks of this stage; NULL: of all */
-    bool averages_only; /* the program computes the weight averages of `over`, nothing else */
-    int64_t room_bytes; /* --checkpoint auto: see struct checkpointing; 0: no limit */
-    bool estimate;      /* assign no offsets; the total is the plan's lower bound */
-    bool bound_first;   /* estimate a plan whose lower bound is over --memory */
+    const int *rank;     /* NULL: the rank of `over`, or the one with the largest plan */
+    const int *stage;    /* with rank NULL: consider only ranks of this stage; NULL: of all */
+    bool averages_only;  /* the program computes the weight averages of `over`, nothing else */
+    int64_t room_bytes;  /* --checkpoint auto: see struct checkpointing; 0: no limit */
+    bool estimate;       /* assign no offsets; the total is the plan's lower bound */
+    bool bound_first;    /* an estimate that tells whether the plan is within --memory */
+    int64_t least_bytes; /* --checkpoint auto: smaller plans are of no interest; 0: all are */
     const struct compile_target *target; /* NULL: read it (compile_target.h), or that of `over` */
     /* Stop after this pass, without a plan; "last" runs all, "model" none.  The program is the one
      * that the same request compiles without last_pass: if plans decide its rank, micro-batch or

@@ -15,18 +15,39 @@
 
 #include <string.h>
 
+/* Estimates the plan: it is over --memory if and only if the plan is.  Where the quick search cannot
+ * tell, because the budget is close to the lower bound, makes the plan. */
+static enum snug_status estimate_bound(const struct compile_request *q, struct compiled_step *s,
+                                       struct snug_error *err)
+{
+    const struct device_rates *rates = &q->target->rates.rates;
+    TRY(plan_estimate(&s->prog, rates, &s->plan, err));
+    int64_t limit = q->recipe->memory - compiled_step_runtime_bytes(s);
+    int64_t left = limit - s->plan.arena_bytes;
+    bool is_within = false;
+    if (left >= 0)
+        TRY(plan_is_within(&s->prog, s->backend->alignment, limit, &is_within, err));
+    if (left < 0 || is_within)
+        return SNUG_OK;
+    if (left > s->plan.arena_bytes / 500) {
+        s->plan.arena_bytes = limit + 1; /* at least */
+        return SNUG_OK;
+    }
+    s->is_estimate = false;
+    plan_free(&s->plan);
+    return plan_make(&s->prog, s->backend->alignment, rates, &s->plan, err);
+}
+
 static enum snug_status make_plan(const struct compile_request *q, struct compiled_step *s,
                                   struct snug_error *err)
 {
     const struct device_rates *rates = &q->target->rates.rates;
-    if (q->estimate || q->bound_first) {
-        TRY(plan_estimate(&s->prog, rates, &s->plan, err));
-        int64_t needed = s->plan.arena_bytes + compiled_step_runtime_bytes(s);
-        s->is_estimate = q->estimate || needed > q->recipe->memory;
-        if (s->is_estimate)
-            return SNUG_OK;
-        plan_free(&s->plan);
-    }
+    bool adds_averages = q->recipe->optimizer->average != AVERAGE_none; /* to the plan */
+    s->is_estimate = q->estimate || (q->bound_first && !adds_averages);
+    if (q->estimate)
+        return plan_estimate(&s->prog, rates, &s->plan, err);
+    if (s->is_estimate)
+        return estimate_bound(q, s, err);
     return plan_make(&s->prog, s->backend->alignment, rates, &s->plan, err);
 }
 
@@ -96,7 +117,7 @@ struct kinds {
 
 static struct kinds kinds_of(const struct compile_request *q, const struct compiled_step *s)
 {
-    struct kinds kinds = {.n = q->estimate || s->is_estimate ? 0 : s->n_rank_kinds};
+    struct kinds kinds = {.n = q->estimate ? 0 : s->n_rank_kinds};
     int first = s->stage * s->n_ranks;
     kinds.made = first + s->rank;
     for (int i = 0; i < kinds.n; i++)

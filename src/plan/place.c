@@ -43,7 +43,7 @@ struct placer {
     int n_blocks, alignment;
     int peak;        /* the op with the most bytes alive */
     int64_t ceiling; /* floor + the most bytes alive, blocks padded to the alignment */
-    int only;        /* the index of the only order to try, once (SWEEP: the sweep); -1 tries all */
+    int64_t limit;   /* any end up to here will do; -1: the lowest is wanted */
 };
 
 static int64_t align_up(int64_t bytes, int64_t alignment)
@@ -96,7 +96,7 @@ static double key_two_ends(const struct placer *p, const struct block *b)
 }
 
 static key_fn *const keys[] = {key_bytes, key_area, key_lifetime, key_first_op, key_two_ends};
-enum { N_ORDERS = sizeof keys / sizeof *keys, SWEEP = N_ORDERS };
+enum { N_ORDERS = sizeof keys / sizeof *keys };
 
 struct keyed {
     double key;
@@ -296,40 +296,54 @@ static void keep_if_best(struct placer *p, int n, int64_t top, int64_t *best_top
         p->best[p->order[i]] = p->blocks[p->order[i]].offset;
 }
 
-/* Tries order k up to n_tries times.  False when out of memory. */
-static bool try_order(struct placer *p, int n, int64_t floor, size_t k, int n_tries, int64_t enough,
+static bool is_enough(int64_t best_top, int64_t enough)
+{
+    return best_top >= 0 && best_top <= enough;
+}
+
+/* Tries an order up to N_LIFTS times.  False when out of memory. */
+static bool try_order(struct placer *p, int n, int64_t floor, key_fn *key, int64_t enough,
                       int64_t *best_top)
 {
-    if (!sort_order(p, n, keys[k]))
+    if (!sort_order(p, n, key))
         return false;
-    for (int try = 0; try < n_tries && !(*best_top >= 0 && *best_top <= enough); try++) {
-        keep_if_best(p, n, place_greedy(p, n, floor, keys[k] == key_two_ends), best_top);
+    for (int try = 0; try < (n <= LIFT_MAX ? N_LIFTS : 1) && !is_enough(*best_top, enough); try++) {
+        keep_if_best(p, n, place_greedy(p, n, floor, key == key_two_ends), best_top);
         lift_highest(p, n);
     }
     return true;
 }
 
+static bool try_sweep(struct placer *p, int n, int64_t floor, int64_t *best_top)
+{
+    int64_t top = sort_order(p, n, key_first_op) ? place_sweep(p, n, floor) : -1;
+    if (top >= 0)
+        keep_if_best(p, n, top, best_top);
+    return top >= 0;
+}
+
 /* Places the n blocks of p->order above `floor` and returns their end, or -1 when out of memory.
- * With `only`, the result is an upper bound for the search over all orders: it stops at `enough` or
- * tries this order too. */
+ * With a limit, an end up to it means that the search without a limit ends there too: either with
+ * this result, or with a better one, or at `enough`.  The sweep, which is the fastest, then comes
+ * first. */
 static int64_t place_ordered(struct placer *p, int n, int64_t floor, int64_t lower)
 {
     int64_t best_top = -1, enough = floor + lower + lower / (n < LARGE ? NEAR : NEAR_LARGE);
-    int n_tries = n <= LIFT_MAX && p->only < 0 ? N_LIFTS : 1;
-    bool is_swept = p->only < 0 || p->only == SWEEP || n > GREEDY_MAX;
-    for (int k = 0; k < N_ORDERS && n <= GREEDY_MAX; k++)
-        if ((p->only < 0 || p->only == k) && !(best_top >= 0 && best_top <= enough) &&
-            !try_order(p, n, floor, (size_t)k, n_tries, enough, &best_top))
+    bool has_limit = p->limit >= 0, is_swept = has_limit || n > GREEDY_MAX;
+    if (has_limit && p->limit < enough)
+        return enough;
+    if (has_limit)
+        enough = p->limit;
+    if (is_swept && !try_sweep(p, n, floor, &best_top))
+        return -1;
+    for (int k = 0; k < N_ORDERS && n <= GREEDY_MAX && !is_enough(best_top, enough); k++)
+        if (!try_order(p, n, floor, keys[k], enough, &best_top))
             return -1;
-    if (is_swept && !(best_top >= 0 && best_top <= enough)) {
-        int64_t top = sort_order(p, n, key_first_op) ? place_sweep(p, n, floor) : -1;
-        if (top < 0)
-            return -1;
-        keep_if_best(p, n, top, &best_top);
-    }
+    if (!is_swept && !is_enough(best_top, enough) && !try_sweep(p, n, floor, &best_top))
+        return -1;
     for (int i = 0; i < n; i++)
         p->blocks[p->order[i]].offset = p->best[p->order[i]];
-    return p->only >= 0 && best_top < enough ? enough : best_top;
+    return best_top;
 }
 
 static enum snug_status check_blocks(const struct block *blocks, int n_blocks, int alignment,
@@ -346,13 +360,12 @@ static enum snug_status check_blocks(const struct block *blocks, int n_blocks, i
     return SNUG_OK;
 }
 
-/* *least_bytes: what no order gets below. */
 static enum snug_status place(struct block *blocks, int n_blocks, int n_ops, int alignment,
-                              int64_t floor, int only, int64_t *persistent_end,
-                              int64_t *least_bytes, int64_t *arena_bytes, struct snug_error *err)
+                              int64_t floor, int64_t limit, int64_t *persistent_end,
+                              int64_t *arena_bytes, struct snug_error *err)
 {
     struct placer p = {
-        .blocks = blocks, .n_blocks = n_blocks, .alignment = alignment, .only = only};
+        .blocks = blocks, .n_blocks = n_blocks, .alignment = alignment, .limit = limit};
     enum snug_status status = check_blocks(blocks, n_blocks, alignment, floor, err);
     if (status != SNUG_OK)
         return status;
@@ -373,16 +386,13 @@ static enum snug_status place(struct block *blocks, int n_blocks, int n_ops, int
             p.order[n++] = i;
         }
     *persistent_end = align_up(top, alignment);
-    *least_bytes = top;
     if (!placed_init(&p.placed, blocks, p.order, n, n_ops)) {
         status = snug_fail(err, SNUG_NO_MEMORY, "plan: no memory to place %d blocks", n);
         goto done;
     }
     if (n > 0) {
         p.ceiling = *persistent_end + most_alive(&p, n, n_ops, alignment, delta, &p.peak);
-        int64_t lower = most_alive(&p, n, n_ops, 1, delta, &p.peak);
-        *least_bytes = *persistent_end + lower;
-        top = place_ordered(&p, n, *persistent_end, lower);
+        top = place_ordered(&p, n, *persistent_end, most_alive(&p, n, n_ops, 1, delta, &p.peak));
     }
     if (top < 0)
         status = snug_fail(err, SNUG_NO_MEMORY, "plan: no memory to place %d blocks", n);
@@ -400,21 +410,15 @@ enum snug_status plan_place(struct block *blocks, int n_blocks, int n_ops, int a
                             int64_t floor, int64_t *persistent_end, int64_t *arena_bytes,
                             struct snug_error *err)
 {
-    int64_t least_bytes;
-    return place(blocks, n_blocks, n_ops, alignment, floor, -1, persistent_end, &least_bytes,
-                 arena_bytes, err);
+    return place(blocks, n_blocks, n_ops, alignment, floor, -1, persistent_end, arena_bytes, err);
 }
 
 enum snug_status plan_place_within(struct block *blocks, int n_blocks, int n_ops, int alignment,
                                    int64_t limit_bytes, bool *is_within, struct snug_error *err)
 {
-    int64_t least_bytes = 0;
-    *is_within = false;
-    for (int k = SWEEP; k >= 0 && !*is_within && least_bytes <= limit_bytes; k--) {
-        int64_t persistent_end, most_bytes = 0; /* the sweep, which is the fastest, first */
-        TRY(place(blocks, n_blocks, n_ops, alignment, 0, k, &persistent_end, &least_bytes,
-                  &most_bytes, err));
-        *is_within = most_bytes <= limit_bytes;
-    }
+    int64_t persistent_end, arena_bytes = 0;
+    TRY(place(blocks, n_blocks, n_ops, alignment, 0, limit_bytes, &persistent_end, &arena_bytes,
+              err));
+    *is_within = arena_bytes <= limit_bytes;
     return SNUG_OK;
 }

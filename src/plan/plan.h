@@ -55,7 +55,7 @@ enum snug_status plan_make(const struct program *prog, int alignment,
 enum snug_status plan_estimate(const struct program *prog, const struct device_rates *rates,
                                struct plan *plan, struct snug_error *err);
 /* *is_within is true only if the arena_bytes of plan_make are at most limit_bytes.  It can be false
- * although they are: the test is conservative. */
+ * although they are: the test is conservative if the limit is close to the lower bound. */
 enum snug_status plan_is_within(const struct program *prog, int alignment, int64_t limit_bytes,
                                 bool *is_within, struct snug_error *err);
 void plan_free(struct plan *plan);
@@ -83,8 +83,8 @@ enum snug_status plan_place_offloaded(const struct program *prog, const struct p
 enum snug_status plan_place(struct block *blocks, int n_blocks, int n_ops, int alignment,
                             int64_t floor, int64_t *persistent_end, int64_t *arena_bytes,
                             struct snug_error *err);
-/* *is_within is true only if plan_place with floor 0 needs at most limit_bytes.  Conservative, like
- * plan_is_within, but much faster than plan_place. */
+/* *is_within is true only if plan_place with floor 0 needs at most limit_bytes.  Conservative if the
+ * limit is close to the lower bound, exact otherwise; mostly much faster than plan_place. */
 enum snug_status plan_place_within(struct block *blocks, int n_blocks, int n_ops, int alignment,
                                    int64_t limit_bytes, bool *is_within, struct snug_error *err);
 /* ledger.c */

@@ -262,7 +262,14 @@ static void test_auto(void **state)
             before = s.plan.recompute_flops;
             compiled_step_free(&s);
         }
-        assert_true(before == 0); /* all fits */
+        assert_true(before == 0);              /* all fits */
+        for (int less = 0; less < 2; less++) { /* to the byte */
+            snprintf(keys, sizeof keys, "threads=2 %s checkpoint=auto memory=%lld", batches[m],
+                     (long long)(most + compiled_step_runtime_bytes(&none) - less));
+            must_plan(models[m], keys, &s);
+            assert_int_equal(s.plan.recompute_flops > 0, less);
+            compiled_step_free(&s);
+        }
         compiled_step_free(&none);
         compiled_step_free(&all);
     }

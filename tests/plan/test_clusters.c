@@ -120,6 +120,14 @@ static void test_fullest_stage(void **state)
         {"smollm2-135m", "batch=8 micro-batch=1 seq=64 ranks=5 pipeline=1f1b precision=bf16", 5},
         {"smollm2-135m", "batch=8 micro-batch=1 seq=64 ranks=4 pipeline=naive threads=2", 4},
         {"qwen2.5-0.5b", "batch=8 micro-batch=1 seq=64 ranks=6 pipeline=gpipe precision=bf16", 6},
+        {"smollm2-135m",
+         "batch=16 micro-batch=2 seq=256 ranks=4 pipeline=1f1b precision=bf16 threads=2 "
+         "checkpoint=auto memory=1100M",
+         4},
+        {"smollm2-135m",
+         "batch=16 micro-batch=2 seq=256 ranks=4 pipeline=1f1b precision=bf16 threads=2 "
+         "optimizer=sgd checkpoint=auto memory=570M",
+         4},
         {"tinyllama-1.1b",
          "batch=16 micro-batch=1 seq=64 ranks=8 stages=4 pipeline=1f1b zero=1 optimizer=muon", 8}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

@@ -13,8 +13,11 @@
 
 #include <cmocka.h>
 
+#include "support/decoders.h"
+#include "support/files.h"
 #include "support/training.h"
 #include "compile/fit.h"
+#include "train/trainer.h"
 
 static const char small[] = "mlp:64-96-96-10";
 
@@ -437,6 +440,46 @@ static void nothing_fits(void **state)
     snug_model_free(model);
 }
 
+/* What is chosen for a decoder runs, in the bytes it was chosen for. */
+static void decoders_run(void **state)
+{
+    (void)state;
+    static const char *const allowed[] = {NULL, "state-bits,master"};
+    char dir[FILES_PATH_MAX];
+    int n_chosen = 0;
+    files_make_dir(dir);
+    decoders_write(dir);
+    for (int i = 0; decoders_family(i) != NULL; i++)
+        for (int64_t mib = 22; mib <= 46; mib += 8) {
+            struct snug_error err = {0};
+            struct snug_train_options options = {.steps = 1, .eval_every = -1};
+            struct snug_summary summary;
+            snug_trainer *trainer = NULL;
+            snug_fit *fit;
+            snug_model *model = model_of(files_path(dir, decoders_family(i)));
+            snug_recipe *recipe =
+                with_memory("batch=32 seq=64 precision=bf16 threads=2", mib << 20);
+            enum snug_status status = snug_fit_make(model, recipe, allowed[i % 2], &fit, &err);
+            if (status == SNUG_OK) {
+                must(snug_trainer_open(model, snug_fit_recipe(fit), &options, &trainer, &err),
+                     &err);
+                must(snug_trainer_run(trainer, NULL, NULL, &err), &err);
+                snug_trainer_summary(trainer, &summary);
+                assert_int_equal(summary.planned_bytes, summary.allocated_bytes);
+                assert_in_range(summary.allocated_bytes, 1, mib << 20);
+                snug_trainer_free(trainer);
+                n_chosen++;
+            } else {
+                assert_int_equal(status, SNUG_OVER_BUDGET);
+            }
+            snug_fit_free(fit);
+            snug_recipe_free(recipe);
+            snug_model_free(model);
+        }
+    files_remove_dir(dir);
+    assert_true(n_chosen >= 10);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -448,6 +491,7 @@ int main(void)
         cmocka_unit_test(nothing_fits),
         cmocka_unit_test(small_budgets_are_used),
         cmocka_unit_test(no_slower_than_a_recipe_that_is_allowed),
+        cmocka_unit_test(decoders_run),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
