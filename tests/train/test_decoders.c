@@ -515,16 +515,17 @@ static void random_start(const char *folder)
     char *config = files_read(files_path(folder, "config.json"), &n_bytes);
     files_make_dir(dir);
     files_write_text(dir, "config.json", config);
+    const char *range = strstr(config, "\"initializer_range\": ");
+    double usual = range == NULL ? 0.02 : strtod(strchr(range, ':') + 1, NULL);
     free(config);
     struct run run = open_run(dir, FAST, "fp32", NULL);
-    const struct decoder_shape *shape = &run.model->decoder;
     const struct program *prog = &run.trainer->compiled.prog;
     for (int id = 0; id < prog->n_tensors; id++) {
         const struct tensor *t = &prog->tensors[id];
         if (t->role != ROLE_parameter)
             continue;
         bool is_scaled = strstr(t->name, "c_proj") != NULL;
-        double std = shape->init_std / (is_scaled ? sqrt(2.0 * (double)shape->n_layer) : 1);
+        double std = usual / (is_scaled ? sqrt(2.0 * (double)run.model->decoder.n_layer) : 1);
         int64_t n = tensor_elems(prog, id);
         assert_in_range(n, 1, 4 * MAX_ELEMS);
         must(snug_trainer_read(run.trainer, t->name, values, n, &err), &err);
