@@ -5,7 +5,7 @@ usage: tools/check-transformers.py [RUN...]      with the installed transformers
 
 Trains the decoders of tests/train/fixtures in several recipes.  A run must load with no missing, unexpected or
 mismatched key, and have the held-out loss that snug had when it saved the run, and has when it loads it; so must an
-adapter on its base.
+adapter on its base.  What transformers saves must have the same loss in snug.
 Random weights must have each tensor's mean and deviation as transformers starts them.  With RUN, checks only that these
 (for example large, sharded ones) load and have the loss of `snug eval` on random tokens.
 Prints TAP; exits with 77 and says why if transformers is missing.  Not part of `make test`: see docs/testing.md.
@@ -175,6 +175,31 @@ def check_adapters(name, folder, data, stream, work):
                 print("# skip: %s" % ("transformers 4 misreads this base" if peft else "PEFT is not installed"))
 
 
+# ---- folders of transformers ------------------------------------------------------------------------------------
+
+
+def check_saved_by_transformers(name, folder, data, stream, work):
+    """What the installed version saves: in shards, in 16 bits, and the model without its head if that is tied."""
+    if not can_read(folder):
+        print("# skip: %s: transformers 4 misreads this folder" % name)
+        return
+    model = load(folder, torch.float32)[0]
+    loss = loss_of(model, stream)
+    for title, save in (("in shards", dict(max_shard_size="20KB")), ("in one file", {}), ("in bf16", {})):
+        saved = os.path.join(work, "%s saved %s" % (name, title))
+        if title == "in bf16":
+            model = model.to(torch.bfloat16)
+        model.save_pretrained(saved, **save)
+        sharded = os.path.exists(os.path.join(saved, "model.safetensors.index.json"))
+        loss = loss_of(load(saved)[0], stream) if title == "in bf16" else loss
+        why = "not in shards" if sharded != (title == "in shards") else differs(loss, loss_of_snug(saved, data))
+        verdict("%s: saved by transformers %s" % (name, title), why)
+    if model.config.tie_word_embeddings:
+        saved = os.path.join(work, "%s saved bare" % name)
+        model.base_model.save_pretrained(saved)
+        verdict("%s: saved by transformers without the head" % name, differs(loss, loss_of_snug(saved, data)))
+
+
 # ---- random weights ---------------------------------------------------------------------------------------------
 
 
@@ -249,6 +274,7 @@ def main():
         for name, folder in fixtures() if len(sys.argv) == 1 else ():
             check_recipes(name, folder, data, stream, work)
             check_adapters(name, folder, data, stream, work)
+            check_saved_by_transformers(name, folder, data, stream, work)
             check_start(name, folder, data, work)
     print("1..%d" % n_done)
     sys.exit(n_failed != 0)

@@ -8,6 +8,9 @@
 #include "io/hf_config.h"
 #include "io/peft.h"
 
+#include <dirent.h>
+#include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,24 +56,62 @@ static char *folder_of(const char *path)
     return slash == NULL ? strdup(".") : strndup(path, (size_t)(slash - path));
 }
 
+static bool ends_in(const char *name, const char *ending)
+{
+    size_t n = strlen(name), m = strlen(ending);
+    return n > m && strcmp(name + n - m, ending) == 0;
+}
+
+/* Is this the name of a file with weights of a model?  Adapters are others' weights. */
+static bool is_weights(const char *name)
+{
+    static const char *const endings[] = {
+        ".safetensors", ".bin", ".bin.index.json", ".h5", ".msgpack", ".pth", ".gguf"};
+    if (name[0] == '.' || strncmp(name, "adapter_model", 13) == 0)
+        return false;
+    if (strstr(name, ".bin") != NULL && strncmp(name, "pytorch_model", 13) != 0)
+        return false; /* tokens, training arguments */
+    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
+        if (ends_in(name, endings[i]))
+            return true;
+    return false;
+}
+
+/* The first such file of a folder, by name; "" if there is none. */
+static enum snug_status find_other_weights(const char *folder, char found[NAME_MAX + 1],
+                                           struct snug_error *err)
+{
+    DIR *dir = opendir(folder);
+    found[0] = '\0';
+    if (dir == NULL)
+        return snug_fail(err, SNUG_IO_ERROR, "%s: %s", folder, strerror(errno));
+    for (struct dirent *entry; (entry = readdir(dir)) != NULL;)
+        if (is_weights(entry->d_name) && (found[0] == '\0' || strcmp(entry->d_name, found) < 0))
+            snprintf(found, NAME_MAX + 1, "%s", entry->d_name);
+    closedir(dir);
+    return SNUG_OK;
+}
+
 /* Does the folder have weights that can be read?  Without weights a model starts at random, so
- * weights in an unsupported format are an error. */
+ * weights that cannot be read are an error. */
 static enum snug_status find_weights(const char *folder, bool *found, struct snug_error *err)
 {
-    static const char *const others[] = {"pytorch_model.bin", "pytorch_model.bin.index.json",
-                                         "tf_model.h5"};
+    char other[NAME_MAX + 1];
     TRY(checkpoint_exists(folder, found, err));
     if (!*found)
         TRY(safetensors_has_model(folder, found, err));
-    for (size_t i = 0; !*found && i < sizeof others / sizeof *others; i++) {
-        bool exists;
-        TRY(path_find(folder, others[i], &exists, err));
-        if (exists)
-            return snug_fail(err, SNUG_UNSUPPORTED,
-                             "%s has its weights in %s: convert them to safetensors", folder,
-                             others[i]);
-    }
-    return SNUG_OK;
+    if (*found)
+        return SNUG_OK;
+    TRY(find_other_weights(folder, other, err));
+    if (other[0] == '\0')
+        return SNUG_OK;
+    if (ends_in(other, ".safetensors"))
+        return snug_fail(err, SNUG_BAD_FILE,
+                         "%s has %s, but neither " SAFETENSORS_MODEL " nor " SAFETENSORS_INDEX
+                         ", which says what is where: download that as well",
+                         folder, other);
+    return snug_fail(err, SNUG_UNSUPPORTED, "%s has its weights in %s: convert them to safetensors",
+                     folder, other);
 }
 
 /* Where config.json does not say whether the LM head is tied, a file without one tells. */

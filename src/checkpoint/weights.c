@@ -74,13 +74,17 @@ static enum snug_status wrong_shape(const struct safetensors *st, const struct s
                                     struct snug_error *err)
 {
     struct text text = {0};
-    text_add(&text, "%s: tensor \"%s\" is %s ", safetensors_path_of(st, entry), entry->name,
-             entry->dtype < DTYPE_COUNT ? dtype_name(entry->dtype) : "of an unknown type");
-    shape_text(&entry->shape, &text);
-    text_add(&text, ", but the model needs %s ", dtype_name(dtype));
-    shape_text(shape, &text);
-    if (!shape_equal(&entry->shape, shape))
+    text_add(&text, "%s: tensor \"%s\" ", safetensors_path_of(st, entry), entry->name);
+    if (!shape_equal(&entry->shape, shape)) {
+        text_add(&text, "has shape ");
+        shape_text(&entry->shape, &text);
+        text_add(&text, ", but the model needs ");
+        shape_text(shape, &text);
         text_add(&text, ": use the weights of the same model");
+    } else {
+        text_add(&text, "has type %s, but the model needs %s", safetensors_dtype_name(st, entry),
+                 dtype_safetensors_name(dtype));
+    }
     snug_fail(err, SNUG_MISMATCH, "%s",
               text.data == NULL ? "a tensor has the wrong shape" : text.data);
     text_free(&text);

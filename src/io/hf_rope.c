@@ -81,8 +81,9 @@ static enum snug_status read_keys(const json_t *root, const char *path, const ch
         return read_llama3(root, path, keys, err);
     if (strcmp(type, "default") != 0)
         return snug_fail(err, SNUG_UNSUPPORTED,
-                         "%s: \"%s\": \"%.60s\" is not supported; use default or llama3", path,
-                         name, type);
+                         "%s: \"%s\": \"%.60s\" is not supported: snug has RoPE without scaling "
+                         "(default) and with that of llama3",
+                         path, name, type);
     return SNUG_OK;
 }
 

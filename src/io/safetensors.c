@@ -218,6 +218,10 @@ static enum snug_status read_header(struct safetensors *st, struct snug_error *e
                          "%s: %" PRId64 " bytes are too few for a safetensors file", st->path,
                          st->n_bytes);
     TRY(fd_read_at(st->fd, st->path, &length, PREFIX_BYTES, 0, err));
+    if (memcmp(&length, "version ", PREFIX_BYTES) == 0)
+        return snug_fail(err, SNUG_BAD_FILE,
+                         "%s: this is a Git LFS pointer, not the file: get it with git lfs pull",
+                         st->path);
     if (length > (uint64_t)(st->n_bytes - PREFIX_BYTES))
         return snug_fail(
             err, SNUG_BAD_FILE,
@@ -378,6 +382,12 @@ const char *safetensors_path_of(const struct safetensors *st, const struct st_en
     return st->n_files > 0 ? st->files[entry->file]->path : st->path;
 }
 
+const char *safetensors_dtype_name(const struct safetensors *st, const struct st_entry *entry)
+{
+    const json_t *header = st->n_files > 0 ? st->files[entry->file]->header : st->header;
+    return json_string_value(json_object_get(json_object_get(header, entry->name), "dtype"));
+}
+
 int64_t safetensors_file_bytes(const struct safetensors *st)
 {
     return st->n_bytes;
@@ -386,13 +396,12 @@ int64_t safetensors_file_bytes(const struct safetensors *st)
 enum snug_status safetensors_read(struct safetensors *st, const struct st_entry *entry, void *out,
                                   struct snug_error *err)
 {
+    if (entry->dtype == DTYPE_COUNT)
+        return snug_fail(err, SNUG_UNSUPPORTED, "%s: tensor \"%s\": dtype %s is not supported",
+                         safetensors_path_of(st, entry), entry->name,
+                         safetensors_dtype_name(st, entry));
     if (st->n_files > 0)
         st = st->files[entry->file];
-    if (entry->dtype == DTYPE_COUNT)
-        return snug_fail(
-            err, SNUG_UNSUPPORTED, "%s: tensor \"%s\": dtype %s is not supported", st->path,
-            entry->name,
-            json_string_value(json_object_get(json_object_get(st->header, entry->name), "dtype")));
     for (int64_t done = 0, n; done < entry->n_bytes; done += n) {
         char *to = (char *)out + done;
         int64_t at = entry->offset_bytes + done;

@@ -77,6 +77,8 @@ const char *safetensors_metadata(const struct safetensors *st, const char *key);
 const char *safetensors_path(const struct safetensors *st);
 /* The file that holds an entry. */
 const char *safetensors_path_of(const struct safetensors *st, const struct st_entry *entry);
+/* The type of an entry as the file spells it, also if snug does not read it: "F8_E4M3". */
+const char *safetensors_dtype_name(const struct safetensors *st, const struct st_entry *entry);
 int64_t safetensors_file_bytes(const struct safetensors *st); /* of a set: of all its files */
 
 enum snug_status safetensors_read(struct safetensors *st, const struct st_entry *entry, void *out,

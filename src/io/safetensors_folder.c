@@ -68,6 +68,12 @@ static enum snug_status open_files(struct shards *s, struct snug_error *err)
         return no_memory(s, err);
     json_object_foreach(s->numbers, name, number)
     {
+        bool exists;
+        TRY(path_find(s->folder, name, &exists, err));
+        if (!exists)
+            return snug_fail(err, SNUG_BAD_FILE,
+                             "%s: %.100s is missing from this folder: download it again", s->path,
+                             name);
         char *path = path_join(s->folder, name, "");
         if (path == NULL)
             return no_memory(s, err);

@@ -140,6 +140,8 @@ case("no model_type", ["config.json", '"model_type"'], {"model_type": "absent"})
 # ---- sizes that do not fit -------------------------------------------------------------------
 case("kv heads that do not divide the heads", ["config.json", '"num_key_value_heads" (3)'],
      {"num_key_value_heads": 3})
+case("fewer heads than the kv heads that a file without them has", ["config.json", '"num_key_value_heads" is missing', "8"],
+     {**MISTRAL, "num_key_value_heads": "absent"})
 case("more kv heads than heads", ["config.json", '"num_key_value_heads" (8)'], {"num_key_value_heads": 8})
 case("heads that do not divide the width", ["config.json", '"hidden_size" (16)', "head_dim"],
      {"num_attention_heads": 3, "num_key_value_heads": 3})
@@ -164,7 +166,7 @@ for sharded in (False, True):
     case(f"{kind}: a wrong number of dimensions", [".safetensors", f'"{O}"', "[256]"],
          tensors={O: ("BF16", [256])}, sharded=sharded)
     for dtype in ("I32", "I64", "F8_E4M3"):
-        case(f"{kind}: tensors of {dtype}", [".safetensors", f'"{O}"'], tensors={O: (dtype, [16, 16])},
+        case(f"{kind}: tensors of {dtype}", [".safetensors", f'"{O}"', f"has type {dtype}", "needs F32"], tensors={O: (dtype, [16, 16])},
              sharded=sharded)
 case("no LM head, though not tied", ["model.safetensors", '"lm_head.weight"'], tensors={"lm_head.weight": None})
 case("Qwen2 without biases", ["model.safetensors", "q_proj.bias"], QWEN2)
@@ -216,7 +218,7 @@ def bad(name, words, damage):
     case(name, words, damage=damage, sharded=True)
 
 
-bad("a shard that is missing", [TWO, "cannot open"], lambda folder, made: os.remove(f"{folder}/{TWO}"))
+bad("a shard that is missing", [INDEX, f"{TWO} is missing"], lambda folder, made: os.remove(f"{folder}/{TWO}"))
 bad("a tensor that is not in the index", [INDEX, f'"{O}"', "not in the index"], indexed(lambda m: m.pop(O)))
 bad("the index has a tensor in the wrong shard", [INDEX, f'"{O}"', f"not in {TWO}"],
     indexed(lambda m: m.update({O: TWO})))
@@ -238,11 +240,26 @@ bad("an empty shard", [TWO], lambda folder, made: os.truncate(f"{folder}/{TWO}",
 bad("a header longer than the file", [TWO, "header"], with_header_of(1 << 40))
 bad("a header of 2^64 - 1 bytes", [TWO, "header"], with_header_of((1 << 64) - 1))
 bad("a header of 200 MB", [TWO, "header", "at most"], huge_header)
-bad("a Git LFS pointer", [TWO], lambda folder, made: open(f"{folder}/{TWO}", "w").write(
+bad("a Git LFS pointer", [TWO, "git lfs pull"], lambda folder, made: open(f"{folder}/{TWO}", "w").write(
     "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 4976698672\n"))
 bad("a shard that is a folder", [TWO], lambda folder, made: (os.remove(f"{folder}/{TWO}"), os.mkdir(f"{folder}/{TWO}")))
 bad("a shard that is a pipe", [TWO, "not a regular file"],
     lambda folder, made: (os.remove(f"{folder}/{TWO}"), os.mkfifo(f"{folder}/{TWO}")))
+
+
+
+def renamed(**names):
+    def damage(folder, made):
+        for old, new in names.items():
+            os.rename(f"{folder}/{old.replace('__', '.')}", f"{folder}/{new}")
+    return damage
+
+
+# A folder without weights starts at random, which these must not.
+bad("shards without an index", [ONE, INDEX, "download"], lambda folder, made: os.remove(f"{folder}/{INDEX}"))
+for name in ("consolidated.safetensors", "pytorch_model.bin", "pytorch_model-00001-of-00002.bin",
+             "pytorch_model.bin.index.json", "consolidated.00.pth", "model-Q4_K_M.gguf", "tf_model.h5"):
+    case(f"weights in {name}", [name], damage=renamed(model__safetensors=name))
 
 # ---- folders that are good -------------------------------------------------------------------
 
@@ -262,6 +279,9 @@ case("shards that are links", None, damage=linked, sharded=True)
 case("other files and shards that no index names", None, sharded=True, damage=lambda folder, made: (
     open(f"{folder}/tokenizer.model", "w").write("x"), write_tensors(f"{folder}/extra.safetensors", {})))
 case("one file goes before an index", None, damage=text_index("{}"))
+case("no weights, but an adapter, tokens and others", None, damage=lambda folder, made: (
+    renamed(model__safetensors="adapter_model.safetensors")(folder, made),
+    open(f"{folder}/training_args.bin", "w").write("x"), open(f"{folder}/tokenizer.json", "w").write("{}")))
 case("a tied head that the file has as well", None, {"tie_word_embeddings": True})
 case("frequencies of older files", None,
      tensors={LAYER + "self_attn.rotary_emb.inv_freq": ("F32", [2])})

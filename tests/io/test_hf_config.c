@@ -246,7 +246,7 @@ static const struct {
      SNUG_BAD_FILE, "\"rope_scaling\" and \"rope_parameters\" differ"},
 
     {"yarn", "\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4}", SNUG_UNSUPPORTED,
-     "\"rope_scaling\": \"yarn\" is not supported; use default or llama3"},
+     "\"rope_scaling\": \"yarn\" is not supported: snug has RoPE without scaling"},
     {"dynamic", "\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 4}", SNUG_UNSUPPORTED,
      "\"dynamic\" is not supported"},
     {"linear", "\"rope_parameters\": {\"rope_type\": \"linear\", \"factor\": 4}", SNUG_UNSUPPORTED,

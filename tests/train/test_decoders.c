@@ -482,12 +482,74 @@ static void test_sharded(void **state)
     }
 }
 
+/* ---- random weights ----------------------------------------------------------------------------- */
+
+/* As transformers starts them: norms 1, biases 0, everything else normal with initializer_range;
+ * GPT-2's projections that end a residual branch with that / sqrt(2 x layers).  A sum of n squares
+ * of normal values is off by sqrt(2 n) in the mean. */
+static void check_start(const char *folder, const char *name, const float *values, int64_t n,
+                        double std)
+{
+    double sum = 0, squares = 0;
+    bool is_bias = strstr(name, "bias") != NULL;
+    bool is_norm = !is_bias && (strstr(name, "norm") != NULL || strstr(name, "ln_") != NULL);
+    for (int64_t i = 0; i < n; i++) {
+        sum += (double)values[i] / std;
+        squares += (double)values[i] * (double)values[i] / (std * std);
+        if ((is_norm || is_bias) && values[i] != (is_norm ? 1.0F : 0.0F))
+            fail_msg("%s: %s starts with %g", folder, name, (double)values[i]);
+    }
+    if (!is_norm && !is_bias &&
+        (fabs(sum) > 4.5 * sqrt((double)n) ||
+         fabs(squares - (double)n) > 4.5 * sqrt(2.0 * (double)n)))
+        fail_msg("%s: %s starts with mean %g, deviation %g, not 0 and %g", folder, name,
+                 sum / (double)n * std, sqrt(squares / (double)n) * std, std);
+}
+
+static void random_start(const char *folder)
+{
+    struct snug_error err;
+    char dir[FILES_PATH_MAX];
+    float values[4 * MAX_ELEMS];
+    size_t n_bytes;
+    char *config = files_read(files_path(folder, "config.json"), &n_bytes);
+    files_make_dir(dir);
+    files_write_text(dir, "config.json", config);
+    const char *range = strstr(config, "\"initializer_range\": ");
+    double usual = range == NULL ? 0.02 : strtod(strchr(range, ':') + 1, NULL);
+    free(config);
+    struct run run = open_run(dir, FAST, "fp32", NULL);
+    const struct program *prog = &run.trainer->compiled.prog;
+    for (int id = 0; id < prog->n_tensors; id++) {
+        const struct tensor *t = &prog->tensors[id];
+        if (t->role != ROLE_parameter)
+            continue;
+        bool is_scaled = strstr(t->name, "c_proj") != NULL;
+        double std = usual / (is_scaled ? sqrt(2.0 * (double)run.model->decoder.n_layer) : 1);
+        int64_t n = tensor_elems(prog, id);
+        assert_in_range(n, 1, 4 * MAX_ELEMS);
+        must(snug_trainer_read(run.trainer, t->name, values, n, &err), &err);
+        check_start(folder, t->name, values, n, std);
+    }
+    close_run(&run);
+    files_remove_dir(dir);
+}
+
+static void test_random_start(void **state)
+{
+    const struct fixtures *all = *state;
+    const char *root = getenv("SNUG_FIXTURES");
+    for (int i = 0; i < all->n; i++)
+        random_start(all->all[i].folder);
+    random_start(files_path(root == NULL ? "tests/train/fixtures" : root, "gpt2-tiny"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gradients), cmocka_unit_test(test_ten_steps),
         cmocka_unit_test(test_bf16),      cmocka_unit_test(test_saved),
-        cmocka_unit_test(test_sharded),
+        cmocka_unit_test(test_sharded),   cmocka_unit_test(test_random_start),
     };
     return cmocka_run_group_tests_name("decoders", tests, open_fixtures, close_fixtures);
 }

@@ -98,6 +98,29 @@ static void read_targets(const char *run, char out[256])
     free(text);
 }
 
+/* PEFT loads A and B of every target in every layer, by these names, and no others. */
+static void check_keys(const char *run, const char *targets)
+{
+    struct snug_error err;
+    struct safetensors *st;
+    int n = 0;
+    must(safetensors_open(files_path(run, "adapter/adapter_model.safetensors"), &st, &err), &err);
+    for (const char *at = targets; at != NULL; at = strchr(at, ',')) {
+        char target[32], name[128];
+        at += at[0] == ',';
+        assert_int_equal(sscanf(at, "\"%31[a-z_]\"", target), 1);
+        bool is_mlp = strstr("gate_proj up_proj down_proj", target) != NULL;
+        for (int i = 0; i < 2 * LAYERS; i++, n++) {
+            snprintf(name, sizeof name, "base_model.model.model.layers.%d.%s.%s.lora_%c.weight",
+                     i / 2, is_mlp ? "mlp" : "self_attn", target, i % 2 == 0 ? 'A' : 'B');
+            if (safetensors_find(st, name) == NULL)
+                fail_msg("the adapter lacks %s", name);
+        }
+    }
+    assert_int_equal(safetensors_count(st), n);
+    safetensors_close(st);
+}
+
 static void check_row(const struct row *row, const char *dir)
 {
     enum { RANK = 2 };
@@ -118,6 +141,7 @@ static void check_row(const struct row *row, const char *dir)
     train(base, keys, run, N_STEPS, losses);
     read_targets(run, targets);
     assert_string_equal(targets, row->targets);
+    check_keys(run, targets);
     double before = evaluate(base, plain), merged = evaluate(run, plain);
     if (!(fabs(merged - losses[1]) <= limit * merged) ||
         !(fabs(merged - before) > 2 * limit * before))
