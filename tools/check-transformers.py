@@ -5,7 +5,8 @@ usage: tools/check-transformers.py [RUN...]      with the installed transformers
 
 Trains the decoders of tests/train/fixtures in several recipes.  A run must load with no missing, unexpected or
 mismatched key, and have the held-out loss that snug had when it saved the run, and has when it loads it; so must an
-adapter on its base.  What transformers saves must have the same loss in snug.
+adapter on its base.  What transformers saves must have the same loss in snug, and
+greedy decoding must give the same tokens.
 Random weights must have each tensor's mean and deviation as transformers starts them.  With RUN, checks only that these
 (for example large, sharded ones) load and have the loss of `snug eval` on random tokens.
 Prints TAP; exits with 77 and says why if transformers is missing.  Not part of `make test`: see docs/testing.md.
@@ -200,6 +201,25 @@ def check_saved_by_transformers(name, folder, data, stream, work):
         verdict("%s: saved by transformers without the head" % name, differs(loss, loss_of_snug(saved, data)))
 
 
+@torch.no_grad()
+def check_generated(name, folder):
+    """Greedy tokens.  Text is bytes for both; every vocabulary of the fixtures has those of the prompt."""
+    n_tokens, prompt = 18, "!#%&'()*+,-./0123"
+    if not can_read(folder):
+        print("# skip: %s: transformers 4 misreads this folder" % name)
+        return
+    model = load(folder, torch.float32)[0]
+    tokens = torch.tensor([list(prompt.encode())])
+    for _ in range(n_tokens):
+        last = model(input_ids=tokens, use_cache=False).logits[0, -1]
+        tokens = torch.cat([tokens, last.argmax()[None, None]], 1)
+    done = subprocess.run([SNUG, "generate", folder, "--prompt", prompt, "--tokens", str(n_tokens), "--temperature", "0"],
+                          capture_output=True)
+    text = bytes(tokens[0].tolist())
+    same = done.stdout in (text, text + b"\n")  # snug ends the line
+    verdict("%s: generated" % name, "" if same else "%s, not %s" % (list(done.stdout), list(text)))
+
+
 # ---- random weights ---------------------------------------------------------------------------------------------
 
 
@@ -275,6 +295,7 @@ def main():
             check_recipes(name, folder, data, stream, work)
             check_adapters(name, folder, data, stream, work)
             check_saved_by_transformers(name, folder, data, stream, work)
+            check_generated(name, folder)
             check_start(name, folder, data, work)
     print("1..%d" % n_done)
     sys.exit(n_failed != 0)
