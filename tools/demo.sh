@@ -35,14 +35,14 @@ echo "1. Where do the bytes go? A plan needs no GPU, no weights and no data."
 show ./snug plan gpt2-xl --batch 32 --precision bf16
 
 echo
-echo "2. Train a GPT with 0.8 million parameters from random weights. Its tokens are"
-echo "   bytes, so it starts without a single word. The text is 1,500 short stories"
-echo "   (examples/stories.awk). The first one:"
+echo "2. Train lm-nano, a Llama with 0.7 million parameters, from random weights. Its"
+echo "   tokens are bytes, so it starts without a single word. The text is 1,500 short"
+echo "   stories (examples/stories.awk). The first one:"
 awk -f examples/stories.awk >"$out/stories.txt"
 echo
 sed -n '/^$/q; s/^/   /p' "$out/stories.txt"
-show ./snug train examples/gpt-tiny "$out/stories.txt" --batch 16 --steps 450 --optimizer muon \
-    --lr 0.02 --schedule cosine --warmup 20 --eval-batches 4 --out "$out/run"
+show ./snug train lm-nano "$out/stories.txt" --batch 8 --steps 440 --optimizer muon --lr 0.014 \
+    --schedule cosine --warmup 20 --eval-batches 4 --out "$out/run"
 
 echo
 echo "3. Let it write a story of its own."

@@ -1,5 +1,5 @@
 /*
- * decoder_presets.c -- the published decoder language models by name.
+ * decoder_presets.c -- the published decoder language models by name, and gpt-nano and lm-nano.
  *
  * Sizes are those of each model's config.json; tests/plan/test_presets.c holds the parameter counts.
  */
@@ -40,6 +40,7 @@ static const struct decoder_preset presets[] = {
     {"gpt2-xl", GPT2(48, 25, 1600, 1024, 50257)},
     {"gpt3-175b", GPT2(96, 96, 12288, 2048, 50257)},
     /* layers, heads, kv heads, width of a head, width, inner width, positions, vocabulary, eps */
+    {"lm-nano", LLAMA(4, 4, 2, 32, 128, 320, 256, 256, 1e-5, .rope = ROPE(1e4), .tied = true)},
     {"smollm2-135m", LLAMA(30, 9, 3, 64, 576, 1536, 8192, 49152, 1e-5, .rope = ROPE(1e5),
                            .tied = true, .init_std = 1.0 / 24)},
     {"smollm2-360m", LLAMA(32, 15, 5, 64, 960, 2560, 8192, 49152, 1e-5, .rope = ROPE(1e5),

@@ -132,6 +132,7 @@ static void test_parameter_counts_of_decoders(void **state)
                 {"gpt2-large", 774030080},
                 {"gpt2-xl", 1557611200},
                 {"gpt3-175b", 174604259328},
+                {"lm-nano", 722048},
                 {"smollm2-135m", 134515008},
                 {"smollm2-360m", 361821120},
                 {"smollm2-1.7b", 1711376384},

@@ -66,6 +66,7 @@ static bool may_lie_on(const struct kernel *row, const struct program *prog, con
 {
     return !(row->no_alias != NULL && row->no_alias(prog, op)) &&
            (op_infos[op->kind].inplace >> k & 1) && k < op->n_in && op->in[k] != TENSOR_NONE &&
+           op->out[0] != TENSOR_NONE &&
            prog->tensors[op->in[k]].dtype == prog->tensors[op->out[0]].dtype &&
            shape_equal(&prog->tensors[op->in[k]].shape, &prog->tensors[op->out[0]].shape);
 }
