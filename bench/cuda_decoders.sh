@@ -23,8 +23,8 @@ compare() {
 [ $# -gt 0 ] || set -- 0.5b 1.5b 7b lora
 for row in "$@"; do
     case $row in
-    0.5b) compare qwen2.5-0.5b 16 1024 compile+chunked "--micro-batch 8" "--micro-batch 4" "$low" "$low --micro-batch 8" ;;
-    1.5b) compare qwen2.5-1.5b 16 1024 compile+chunked "--micro-batch 4" "$low" ;;
+    0.5b) compare qwen2.5-0.5b 16 1024 compile+chunked "--micro-batch 8 --checkpoint cheap" "--micro-batch 8" "$low" ;;
+    1.5b) compare qwen2.5-1.5b 16 1024 compile+chunked "--micro-batch 8 --checkpoint cheap" "$low --micro-batch 8" ;;
     7b) compare qwen2.5-7b 8 1024 compile+bf16+chunked "$low --micro-batch 4" ;;
     lora) compare llama-3.1-8b 2 2048 compile+lora+chunked "--lora 16 --lora-on all --micro-batch 1" \
         "--lora 16 --lora-on all --micro-batch 1 --checkpoint auto --memory 16900M" ;;
