@@ -55,10 +55,13 @@ enum snug_status budget_check(const struct snug_model *model, const struct snug_
     return snug_fail(
         err, SNUG_OVER_BUDGET,
         "%s needs %s plus %s for the runtime, over %s of %s; the smallest recipe found, "
-        "%s%s%s, needs %s with the runtime: raise --memory or try snug fit",
+        "%s%s%s, needs %s with the runtime: %s",
         model->name, planned, runtime, limit_name, limit,
         found.flags[0] != '\0' ? found.flags : "this recipe", instead, found.replaced,
-        budget_size(priced_needed(&found), other));
+        budget_size(priced_needed(&found), other),
+        limit_bytes == recipe->memory
+            ? "raise --memory or try snug fit"
+            : "try snug fit, --lora 16 --lora-base 4, or a machine with more memory");
 }
 
 /* --memory, or the machine's memory if that is less.  A GPU's memory is only known when the arena

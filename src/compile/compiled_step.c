@@ -156,7 +156,8 @@ void compiled_step_describe(const struct compiled_step *s, const struct snug_rec
     if (recipe->lora > 0)
         text_add(out, ", lora %lld on %s", (long long)recipe->lora, recipe->lora_on);
     if (recipe->lora_base != 0)
-        text_add(out, " over a %d-bit base", recipe->lora_base);
+        text_add(out, " over %s %d-bit base", recipe->lora_base == 8 ? "an" : "a",
+                 recipe->lora_base);
     if (recipe->dropout == DROPOUT_FROM_CONFIG)
         text_add(out, ", dropout from config.json");
     else if (recipe->dropout > 0)

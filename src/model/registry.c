@@ -5,9 +5,11 @@
 #include "base/text.h"
 #include "model/model.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 static const struct vision_shape vision_presets[] = {
     {VISION_cnn, 1, 28, 28, 10, false},
@@ -170,25 +172,41 @@ static enum snug_status parse_vision(const char *spec, struct vision_shape *v,
     return vision_check(v, err);
 }
 
+/* The name of a preset in that of a repository: "Qwen/Qwen2.5-7B-Instruct" is qwen2.5-7b. */
+static void strip_name(const char *spec, char *name, size_t size)
+{
+    static const char *const endings[] = {"-instruct", "-base", "-chat", "-hf"};
+    const char *slash = strrchr(spec, '/');
+    const char *from = slash != NULL ? slash + 1 : spec;
+    from += strncasecmp(from, "meta-", 5) == 0 ? 5 : 0;
+    snprintf(name, size, "%s", from);
+    for (char *c = name; *c != '\0'; c++)
+        *c = (char)tolower((unsigned char)*c);
+    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
+        size_t length = strlen(name), ending = strlen(endings[i]);
+        if (length > ending && strcmp(name + length - ending, endings[i]) == 0)
+            name[length - ending] = '\0';
+    }
+}
+
 static enum snug_status no_such_model(const char *spec, struct snug_error *err)
 {
     enum { NAMES_MAX = 64 };
     const char *words[NAMES_MAX], *name;
-    char names[1024] = "";
+    char stripped[128];
     int n = 0;
-    for (; n < NAMES_MAX && (name = preset_name(n)) != NULL; n++) {
-        size_t length = strlen(names);
+    for (; n < NAMES_MAX && (name = preset_name(n)) != NULL; n++)
         words[n] = name;
-        snprintf(names + length, sizeof names - length, "%s, ", name);
-    }
-    const char *near = nearest_word(spec, words, n);
+    strip_name(spec, stripped, sizeof stripped);
+    bool is_path = spec[0] == '.' || spec[0] == '/';
+    const char *near = is_path ? NULL : nearest_word(stripped, words, n);
     if (near != NULL)
         return snug_fail(err, SNUG_BAD_ARGUMENT, "unknown model \"%.100s\"; did you mean %s?", spec,
                          near);
     return snug_fail(err, SNUG_BAD_ARGUMENT,
-                     "unknown model \"%.100s\"; models are: %smlp:784-512-10, "
-                     "resnet18:3x32x32,classes=10, psi:1.5e9, or a folder with config.json",
-                     spec, names);
+                     "unknown model \"%.100s\": no preset (snug help models lists them), and no "
+                     "folder with a config.json",
+                     spec);
 }
 
 enum snug_status model_from_name(const char *spec, struct snug_model *model, struct snug_error *err)

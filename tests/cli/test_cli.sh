@@ -334,7 +334,10 @@ words_and_flags() {
 2 | "gpt22", did you mean gpt2?            | plan gpt22
 2 | "GPT2-XL", did you mean gpt2-xl?       | plan GPT2-XL
 2 | "resnet-50", did you mean resnet50?    | plan resnet-50
-2 | "quantum", models are                  | plan quantum
+2 | "quantum", help models, config.json    | plan quantum
+2 | mean qwen2.5-7b?                       | plan Qwen/Qwen2.5-7B-Instruct
+2 | mean llama-3.1-70b?                    | plan meta-llama/Meta-Llama-3.1-70B-Instruct
+2 | "./models/llama", no preset            | plan ./models/llama
 # a budget without a unit, or none where one is needed
 2 | --memory 24 is 24 bytes, write a unit, --memory 24G | plan gpt2 --memory 24
 2 | --memory 1 is 1 bytes, write a unit    | fit gpt2 --memory 1
