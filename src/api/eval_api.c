@@ -91,6 +91,13 @@ enum snug_status snug_eval_watched(const char *run, const char *data_spec,
     q.seq = recipe->seq > 0 || !model_is_language(model) ? recipe->seq : seq_of(state);
     if (data_spec == NULL)
         data_spec = saved_run_text(state, "data", "spec"); /* owned by state */
+    if (data_spec == NULL) {
+        status = snug_fail(err, SNUG_BAD_ARGUMENT,
+                           "%s was not trained by snug, so there is no data set to evaluate on: add "
+                           "DATA, or random",
+                           run);
+        goto done;
+    }
     struct input_spec input_spec;
     status = compile_step(&q, &compiled, err);
     if (status == SNUG_OK)

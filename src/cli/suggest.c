@@ -9,6 +9,10 @@
 
 /* The flag as typed, without leading dashes and with - for _; our flag; what to type. */
 static const struct foreign_flag foreign[] = {
+    {"gpus", "ranks", "--ranks"},
+    {"context", "seq", "--seq"},
+    {"ctx-size", "seq", "--seq"},
+    {"max-tokens", "tokens", "--tokens"},
     {"learning-rate", "lr", "--lr"},
     {"base-lr", "lr", "--lr"},
     {"batch-size", "batch", "--batch"},

@@ -332,6 +332,7 @@ words_and_flags() {
 2 | no pass "foo", takes kernels, last or one of, model | plan gpt2 --dump foo
 2 | "gpt3", did you mean gpt3-175b?      | plan gpt3
 2 | "gpt22", did you mean gpt2?            | plan gpt22
+2 | no flag --gpus, use --ranks            | plan gpt2 --gpus 8
 2 | "GPT2-XL", did you mean gpt2-xl?       | plan GPT2-XL
 2 | "resnet-50", did you mean resnet50?    | plan resnet-50
 2 | "quantum", help models, config.json    | plan quantum
@@ -511,6 +512,7 @@ data_and_files() {
 1 | lines.jsonl, JSONL is not supported    | inspect lines.jsonl
 1 | strange/metrics.jsonl, JSONL is not    | inspect strange/metrics.jsonl
 1 | tiny/model.safetensors                 | eval tiny text.txt
+2 | tiny, not trained by snug, add DATA    | eval tiny
 1 | not a language model                   | generate other --prompt a
 1 | other, mlp:4-8-3, tiny                 | train tiny text.txt --steps 4 --out other --resume
 1 | run, adamw, lion, --resume-weights-only | train tiny text.txt --steps 9 --out run --resume --optimizer lion
