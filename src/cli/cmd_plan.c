@@ -100,6 +100,14 @@ static int print_plan(const struct plan *plan)
                                      : snug_plan_text(plan->plan, color));
 }
 
+/* The length of a weight's name without ".weight". */
+static int layer_length(const char *weight)
+{
+    size_t length = strlen(weight), ending = strlen(".weight");
+    bool ends = length > ending && strcmp(weight + length - ending, ".weight") == 0;
+    return (int)(ends ? length - ending : length);
+}
+
 /* For a pipeline: the stage, its first and last weight.  As text, once per stage. */
 static void print_stage(const struct plan *plan, const snug_plan *of_rank, int *before)
 {
@@ -115,7 +123,8 @@ static void print_stage(const struct plan *plan, const snug_plan *of_rank, int *
         json_text(stdout, "last", last, ", ");
         json_number(stdout, "bubble", ledger.idle_share, "");
     } else if (is_new && !plan->json && !plan->quiet)
-        printf("stage %d: %s to %s\n", stage, first, last);
+        printf("stage %d: %.*s to %.*s\n", stage, layer_length(first), first, layer_length(last),
+               last);
 }
 
 /* One line per rank, after a header line.  Text has rounded sizes, --json and --quiet bytes. */
