@@ -371,7 +371,7 @@ static enum snug_status place(struct block *blocks, int n_blocks, int n_ops, int
         return status;
     int64_t top = floor;
     int64_t *delta = malloc(((size_t)n_ops + 2) * sizeof *delta);
-    p.order = malloc(((size_t)n_blocks + 1) * sizeof *p.order);
+    p.order = calloc((size_t)n_blocks + 1, sizeof *p.order);
     p.best = malloc(((size_t)n_blocks + 1) * sizeof *p.best);
     if (delta == NULL || p.order == NULL || p.best == NULL) {
         status = snug_fail(err, SNUG_NO_MEMORY, "plan: no memory to place %d blocks", n_blocks);
