@@ -217,6 +217,7 @@ static enum snug_status finish_shards(const char *dir, json_t *old, const json_t
     json_t *record;
     if (!has_shards(old) && !has_shards(records))
         return SNUG_OK;
+    TRY(finish_index(dir, records, faults, err)); /* never an index of files that are gone */
     json_object_foreach(old, name, record)
     {
         if (!shards_has_name(name) || json_object_get(records, name) != NULL)
@@ -227,7 +228,7 @@ static enum snug_status finish_shards(const char *dir, json_t *old, const json_t
         file_remove(path, faults);
         free(path);
     }
-    return finish_index(dir, records, faults, err);
+    return SNUG_OK;
 }
 
 enum snug_status checkpoint_settle(const char *dir, struct file_faults *faults,

@@ -42,7 +42,7 @@ static int64_t list_elems(const struct comm_tensor *tensors, int n, int n_ranks,
     return total;
 }
 
-/* The longest list of a rank; of several that are longer than `enough`, any. */
+/* The longest list of a rank.  Stops at the first list longer than `enough`. */
 static int64_t longest_list(const struct comm_tensor *tensors, int n, int n_ranks, int64_t enough)
 {
     int64_t longest = 0;

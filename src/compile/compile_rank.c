@@ -2,7 +2,8 @@
  * compile_rank.c -- compile one rank, or the rank with the largest plan.
  *
  *     compile_fullest_rank   no rank requested: compile one rank of each kind
- *     compile_fuller_rank    the same for another stage; most are only shown to be smaller
+ *     compile_fuller_rank    compile another stage, and keep it if its plan is larger; for most
+ *                            stages a quick test shows that it is not
  *       compile_rank           one rank
  *         lower_program          its program (lower.c)
  *         plan_step              its plan

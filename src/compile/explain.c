@@ -89,7 +89,8 @@ static bool explain_activations(const struct snug_model *model, const struct snu
         e->words, EXPLAIN_WORDS,
         "%.1f x hidden elements per token and layer, norm and %s outputs included "
         "(--checkpoint cheap recomputes them); the ZeRO paper estimates 12 x hidden, which is %s",
-        saved, model->decoder.family == DECODER_gpt2 ? "GELU" : "SwiGLU", text_size((int64_t)(ZERO_PAPER * unit), formula));
+        saved, decoder_has_gate(&model->decoder) ? "SwiGLU" : "GELU",
+        text_size((int64_t)(ZERO_PAPER * unit), formula));
     return true;
 }
 

@@ -1,8 +1,9 @@
 /*
  * decoder_shape.h -- the settings of a decoder language model: GPT-2, Llama, Mistral, Qwen...
  *
- * model/decoder.c builds the program, io/hf_config.c reads and writes config.json.  Everybody who
- * needs the vocabulary, the length or the width of a language model reads it here.
+ * model/decoder.c builds the program; io/hf_config.c (GPT-2) and io/hf_decoder.c (the others) read
+ * and write config.json.  Everybody who needs the vocabulary, the length or the width of a language
+ * model reads it here.
  */
 #ifndef SNUG_IR_DECODER_SHAPE_H
 #define SNUG_IR_DECODER_SHAPE_H
@@ -12,7 +13,7 @@
 
 #include "ir/op.h"
 
-/* Families differ in the names of their tensors (model/decoder.c) and keys (io/hf_config.c). */
+/* Families differ in the names of their tensors (model/decoder.c) and keys (io/hf_decoder.c). */
 enum decoder_family {
     DECODER_gpt2,
     DECODER_llama, /* Llama 2 and 3, TinyLlama, SmolLM2 */
@@ -31,9 +32,9 @@ struct decoder_shape {
     int64_t n_inner;                     /* width inside the MLP */
     int64_t window;                      /* a token sees this many, itself included; 0: all */
     double norm_eps, init_std;
-    struct rope_attrs rope; /* all families but gpt2; heads and inverse are unused */
-    enum act activation;    /* gpt2; the others have SwiGLU */
-    bool tied;              /* the head is the token embedding */
+    struct rope_attrs rope;            /* all families but gpt2; heads and inverse are unused */
+    enum act activation;               /* gpt2; the others have SwiGLU */
+    bool tied;                         /* the head is the token embedding */
     bool qkv_bias, out_bias, mlp_bias; /* Llama's attention_bias is qkv_bias and out_bias */
     bool qk_norm;                      /* rmsnorm of each head of q and k, before rope */
 };
@@ -58,6 +59,12 @@ static inline struct decoder_shape decoder_gpt2(int64_t n_layer, int64_t n_head,
                                   .qkv_bias = true,
                                   .out_bias = true,
                                   .mlp_bias = true};
+}
+
+/* Is the MLP gated (SwiGLU)? */
+static inline bool decoder_has_gate(const struct decoder_shape *d)
+{
+    return d->activation == ACT_none;
 }
 
 /* The length that a step has unless --seq is given. */

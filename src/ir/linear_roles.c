@@ -3,7 +3,7 @@
  *
  * One walk over the ops in order.  An attention, an activation function or a swiglu gives their
  * roles to the linear layers that it reads; a linear layer that reads one of them is `o` or `down`.
- * What stands between, such as rope and the norm of each head, is looked through.
+ * Dropout, rope and rmsnorm between them are skipped.
  */
 #include "ir/linear_roles.h"
 

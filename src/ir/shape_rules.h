@@ -1,5 +1,6 @@
 /*
- * shape_rules.h -- helpers shared by the shape rules in shape.c and shape_update.c.
+ * shape_rules.h -- helpers shared by the shape rules in shape.c, shape_attention.c and
+ * shape_update.c.
  */
 #ifndef SNUG_IR_SHAPE_RULES_H
 #define SNUG_IR_SHAPE_RULES_H
@@ -28,6 +29,13 @@ static inline struct shape vector(int64_t n)
     return (struct shape){1, {n}};
 }
 
+static inline struct shape with_last(const struct shape *shape, int64_t last)
+{
+    struct shape out = *shape;
+    out.dim[out.n_dims - 1] = last;
+    return out;
+}
+
 static inline enum snug_status shape_none(const struct program *prog, const struct op *op,
                                           struct shape *out, struct snug_error *err)
 {
@@ -37,6 +45,8 @@ static inline enum snug_status shape_none(const struct program *prog, const stru
     return SNUG_OK;
 }
 
+/* shape_attention.c */
+shape_rule shape_attention, shape_attention_grad;
 /* shape_update.c */
 shape_rule shape_update, shape_adafactor, shape_amos, shape_prodigy_sums, shape_average,
     shape_average_keep, shape_direction, shape_dequantize, shape_collective;

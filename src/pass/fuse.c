@@ -259,19 +259,29 @@ static void fuse_head(struct fuse *f, int at)
     f->removed[from] = true;
 }
 
+/* Op `from` is op `to` now.  Only where it is the first writer: `writer` knows no others. */
+static void renumber(struct fuse *f, const struct op *op, int from, int to)
+{
+    for (int k = 0; k < op->n_out; k++)
+        if (op->out[k] != TENSOR_NONE && f->writer[op->out[k]] == from)
+            f->writer[op->out[k]] = to;
+}
+
 /* Moves op `from` behind op `to`, and the ops between one place forward. */
 static void move_behind(struct fuse *f, int from, int to)
 {
+    const int on_the_way = -2;
     struct op moved = f->prog->ops[from];
+    renumber(f, &moved, from, on_the_way);
     for (int i = from; i < to; i++) {
         f->prog->ops[i] = f->prog->ops[i + 1];
         f->removed[i] = f->removed[i + 1];
         if (!f->removed[i])
-            set_writer(f, &f->prog->ops[i], i);
+            renumber(f, &f->prog->ops[i], i + 1, i);
     }
     f->prog->ops[to] = moved;
     f->removed[to] = false;
-    set_writer(f, &f->prog->ops[to], to);
+    renumber(f, &moved, on_the_way, to);
 }
 
 /* The only reader of the tensor among the ops [begin, end), -1 if there is none. */
@@ -291,7 +301,7 @@ static bool is_swiglu_of(const struct fuse *f, int i, tensor_id gate, tensor_id 
 
 /* y = swiglu g, u, recomputed for dw = linear_grad_w y: swiglu_grad, which has to read g and u, writes
  * y, and the gradient of the weight follows it. */
-static void fuse_swiglu_again(struct fuse *f, int at)
+static void fuse_recomputed_swiglu(struct fuse *f, int at)
 {
     struct op *grad = &f->prog->ops[at];
     int place = at - 1;
@@ -299,8 +309,8 @@ static void fuse_swiglu_again(struct fuse *f, int at)
         place--;
     if (place < 0 || at - place == NEAR || grad->n_out > 2)
         return;
-    const struct op *again = &f->prog->ops[place];
-    tensor_id y = again->out[0];
+    const struct op *recomputed = &f->prog->ops[place];
+    tensor_id y = recomputed->out[0];
     int reader = find_reader(f, y, place + 1, at);
     if (reader < 0 || n_readers(f, y) != 1 || f->prog->ops[reader].kind != OP_linear_grad_w ||
         is_written(f, y, place + 1, at) || is_written(f, grad->in[1], place, at) ||
@@ -316,6 +326,7 @@ static void fuse_swiglu_again(struct fuse *f, int at)
             return;
     grad->n_out = 3;
     grad->out[2] = y;
+    f->writer[y] = at;
     f->removed[place] = true;
     move_behind(f, reader, at);
 }
@@ -352,7 +363,7 @@ enum snug_status pass_fuse(struct program *prog, struct pass_env *env)
             fuse_act_grad(&f, i);
             break;
         case OP_swiglu_grad:
-            fuse_swiglu_again(&f, i);
+            fuse_recomputed_swiglu(&f, i);
             break;
         case OP_linear_cross_entropy_grad:
             fuse_head(&f, i);

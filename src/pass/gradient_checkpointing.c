@@ -5,7 +5,8 @@
  * chain: run a block forward and save some of its tensors, or run its backward.
  *
  *     none      save everything
- *     cheap     recompute what is cheap: activation functions, norms, dropout; save the rest
+ *     cheap     recompute what is no matmul and reads only what is saved or recomputed: activation
+ *               functions, norms, rope, swiglu, dropout; save the rest
  *     every:K   save the input of every K-th layer; recompute K layers before their backward
  *     sqrt      the same with about sqrt(layers) segments
  *     all       save nothing: recompute each layer from the inputs before its backward

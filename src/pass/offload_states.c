@@ -31,7 +31,9 @@ enum {
     VISIT_TENSORS = 16,    /* the most tensors of one visit */
     PIECE_ELEMS = 1 << 20, /* elements in the smallest piece of an update: 4 MiB of fp32 */
     PIECES = 16,           /* pieces per tensor at most, to keep programs short, ... */
-    PIECE_UNITS_MOST = 16  /* ... unless that makes a piece larger than this many PIECE_ELEMS */
+    PIECE_UNITS_MOST =
+        16,           /* ... unless that makes a piece larger than this many PIECE_ELEMS, ... */
+    PIECES_MOST = 256 /* ... but never more pieces than this */
 };
 _Static_assert(PIECE_ELEMS % QUANT_BLOCK_8 == 0 && PIECE_ELEMS % QUANT_BLOCK_4 == 0,
                "a piece is whole quant blocks");
@@ -140,7 +142,9 @@ static int64_t piece_elems(const struct program *prog, const struct op *op)
     int64_t n = tensor_elems(prog, op->in[UPDATE_WEIGHT]);
     int64_t n_units = (n + PIECE_ELEMS - 1) / PIECE_ELEMS;
     int64_t n_each = (n_units + PIECES - 1) / PIECES;
-    return (n_each < PIECE_UNITS_MOST ? n_each : PIECE_UNITS_MOST) * PIECE_ELEMS;
+    int64_t least = (n_units + PIECES_MOST - 1) / PIECES_MOST;
+    n_each = n_each < PIECE_UNITS_MOST ? n_each : PIECE_UNITS_MOST;
+    return (n_each > least ? n_each : least) * PIECE_ELEMS;
 }
 
 /* Replaces *id, operand k, by a view of the range that matches elements [from, from + count) of the

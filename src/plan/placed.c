@@ -2,16 +2,15 @@
  * placed.c -- the blocks that have an offset already; see placed.h.
  *
  * Most blocks of a step live for a few ops, and few blocks are alive at any op.  The step is cut
- * into windows, each half as long again as its distance to the next:
+ * into windows, which begin n ops apart and are 1.5 n long:
  *
  *     window 0  [==========]
  *     window 1         [==========]
  *     window 2                [==========]
  *
- * A short block, of at most half that distance, lies in one window as a whole: in the one where the
- * distance in which it begins begins.  Every window lists the short blocks that touch it, so what
- * a short block meets is in one window's list and in the list of long blocks.  A long block looks
- * at all blocks.
+ * A short block lives for at most n / 2 ops, so the window that begins last before it contains all
+ * of it.  Every window lists all short blocks that touch it.  So a short block has to be compared
+ * only with its window's list and the long blocks, a long block with all blocks.
  *
  * cost:  a short block: O(long blocks + short blocks of a window); a long one: O(n)
  */

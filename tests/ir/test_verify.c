@@ -32,10 +32,43 @@
     "tensor k activation f32 [2 4] offloaded; tensor m optimizer f32 [2 4] persistent offloaded; " \
     "tensor h activation bf16 [2 4]; "
 
+#define ATTENTION                                                                                 \
+    "program p; tensor q input f32 [1 2 8]; tensor k input f32 [1 2 4]; tensor v input f32 [1 2 " \
+    "4]; "                                                                                        \
+    "tensor packed input f32 [1 2 16]; tensor y activation f32 [1 2 8]; "                         \
+    "tensor lse activation f32 [1 2 2]; tensor few activation f32 [1]; tensor dots input f32 "    \
+    "[1]; "                                                                                       \
+    "tensor thin input f32 [1 2 3]; tensor dq activation f32 [1 2 8]; "                           \
+    "tensor dk activation f32 [1 2 4]; tensor dv activation f32 [1 2 4]; "                        \
+    "y, lse = attention q, k, v {heads=2, kv_heads=1}; "
+
 static const struct {
     const char *name, *text, *words; /* words NULL: a good program */
 } rows[] = {
     {"nothing at all", "", NULL},
+    {"a gradient of attention",
+     ATTENTION "dq, dk, dv = attention_grad q, y, lse, q, k, v {heads=2, kv_heads=1}", NULL},
+    {"a gradient of attention, dy too thin",
+     ATTENTION "dq, dk, dv = attention_grad thin, y, lse, q, k, v {heads=2, kv_heads=1}",
+     "\"thin\" should be [batch, queries, heads x width of a head]"},
+    {"a gradient of attention, too few sums",
+     ATTENTION "few = act dots; dq, dk, dv = attention_grad q, y, few, q, k, v {heads=2, "
+               "kv_heads=1}",
+     "\"few\" should be [batch, heads, queries]"},
+    {"values without keys", ATTENTION "dq, few = attention packed, _, v {heads=2, kv_heads=1}",
+     "\"v\" should be left out, as k is"},
+    {"a gradient of rmsnorm",
+     DECLARE "tensor dgm gradient f32 [4]; a, lse = rmsnorm x, gm; "
+             "b, dgm = rmsnorm_grad x, x, gm, lse",
+     NULL},
+    {"a gradient of rmsnorm with one sum for two rows",
+     DECLARE "tensor dgm gradient f32 [4]; tensor one input f32 [1]; "
+             "b, dgm = rmsnorm_grad x, x, gm, one",
+     "\"one\" should be an element for each row that gamma covers"},
+    {"a gradient of rmsnorm whose gamma does not fit",
+     DECLARE "tensor g3 parameter f32 [3] persistent; tensor dgm gradient f32 [3]; "
+             "tensor two input f32 [2]; b, dgm = rmsnorm_grad x, x, g3, two",
+     "\"g3\" should be a vector whose width divides that of dy"},
     {"a chain", DECLARE "a = act x; b = add a, x", NULL},
     {"what lives from step to step is there", DECLARE "a = linear x, w", NULL},
     {"an update in place", DECLARE "g = linear_grad_w x, x; w = update g, s, w {rule=sgd}", NULL},

@@ -60,8 +60,10 @@ static struct attention attention_of(const struct kernel_call *call)
 static struct head head_at(const struct attention *a, int64_t b, int64_t h)
 {
     struct head head = {.of = a, .b = b, .h = h, .n_keys = a->sizes.n_keys};
-    if (present(&a->lengths))
-        head.n_keys = ((const int32_t *)a->lengths.data)[b];
+    if (present(&a->lengths)) {
+        int64_t n = ((const int32_t *)a->lengths.data)[b];
+        head.n_keys = n < 0 ? 0 : n < head.n_keys ? n : head.n_keys;
+    }
     head.before = head.n_keys - a->sizes.n_queries;
     return head;
 }
