@@ -79,6 +79,7 @@ static inline vec vec_max(vec a, vec b)
 }
 
 /* 2^x with a relative error of about 1e-7 for x up to 127; never less than 2^-126; NaN stays NaN.
+ * Above 127 the result is any number.
  * x = n + r, |r| <= 1/2; the polynomial approximates 2^r to 1e-8 there and is exact at 0.
  * Adding 1.5 * 2^23 rounds to the integer n and leaves it in the low bits. */
 static inline vec vec_exp2(vec x)
@@ -93,7 +94,7 @@ static inline vec vec_exp2(vec x)
     p = vec_fmadd(p, r, vec_all(2.40226507e-1f));
     p = vec_fmadd(p, r, vec_all(6.93147182e-1f));
     p = vec_fmadd(p, r, vec_all(1.0f));
-    return p * (vec)((shifted << 23) + 0x3f800000);
+    return p * (vec)(((vec_u32)shifted << 23) + 0x3f800000u);
 }
 
 #endif
