@@ -1,6 +1,7 @@
 /*
  * info_api.c -- functions that need no plan or trainer: version, lists, ops, inspect.
  */
+#include "api/model_api.h"
 #include "base/fd.h"
 #include "base/nearest.h"
 #include "base/text.h"
@@ -141,12 +142,6 @@ static enum snug_status inspect_run(const char *path, struct text *out, struct s
     return status;
 }
 
-static bool ends_in(const char *path, const char *ending)
-{
-    size_t n = strlen(path), m = strlen(ending);
-    return n >= m && strcmp(path + n - m, ending) == 0;
-}
-
 /* Closes the file or set. */
 static void inspect_tensors(struct safetensors *st, struct text *out)
 {
@@ -259,7 +254,7 @@ enum snug_status snug_inspect(const char *path, char **text, struct snug_error *
         return status;
     if (is_run) {
         status = inspect_run(path, &out, err);
-    } else if (ends_in(path, ".safetensors")) {
+    } else if (name_ends_in(path, ".safetensors")) {
         status = inspect_safetensors(path, &out, err);
     } else if (is_folder) {
         status = inspect_folder(path, &out, err);

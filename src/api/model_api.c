@@ -56,12 +56,6 @@ static char *folder_of(const char *path)
     return slash == NULL ? strdup(".") : strndup(path, (size_t)(slash - path));
 }
 
-static bool ends_in(const char *name, const char *ending)
-{
-    size_t n = strlen(name), m = strlen(ending);
-    return n > m && strcmp(name + n - m, ending) == 0;
-}
-
 /* Is this the name of a file with weights of a model?  Adapters are others' weights. */
 static bool is_weights(const char *name)
 {
@@ -72,7 +66,7 @@ static bool is_weights(const char *name)
     if (strstr(name, ".bin") != NULL && strncmp(name, "pytorch_model", 13) != 0)
         return false; /* tokens, training arguments */
     for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
-        if (ends_in(name, endings[i]))
+        if (name_ends_in(name, endings[i]))
             return true;
     return false;
 }
@@ -105,7 +99,7 @@ static enum snug_status find_weights(const char *folder, bool *found, struct snu
     TRY(find_other_weights(folder, other, err));
     if (other[0] == '\0')
         return SNUG_OK;
-    if (ends_in(other, ".safetensors"))
+    if (name_ends_in(other, ".safetensors"))
         return snug_fail(err, SNUG_BAD_FILE,
                          "%s has %s, but neither " SAFETENSORS_MODEL " nor " SAFETENSORS_INDEX
                          ", which says what is where: download that as well",

@@ -284,7 +284,7 @@ static void move_behind(struct fuse *f, int from, int to)
     renumber(f, &moved, on_the_way, to);
 }
 
-/* The only reader of the tensor among the ops [begin, end), -1 if there is none. */
+/* The first op of [begin, end) that reads the tensor, -1 if there is none. */
 static int find_reader(const struct fuse *f, tensor_id id, int begin, int end)
 {
     for (int i = begin; i < end; i++)

@@ -1,5 +1,6 @@
 /*
  * recipe.c -- the table of recipe keys, shared by the flags, recipe files, the help and saved runs.
+ * It is long because the table is, which has all that is known of a key in one place.
  */
 #include "recipe/recipe.h"
 

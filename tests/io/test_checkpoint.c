@@ -1,6 +1,7 @@
 /*
  * test_checkpoint.c -- a checkpoint is the old one or the new one, never a mix: every operation of
- * a save fails once, and the process dies once after each.
+ * a save fails once, and the process dies once after each.  It is long because all kinds of saves
+ * share one bench of faults: single files, shards, and changes from one to the other.
  */
 #include <setjmp.h>
 #include <stdarg.h>

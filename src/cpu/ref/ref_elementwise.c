@@ -1,6 +1,6 @@
 /*
- * ref_elementwise.c -- reference: activations, swiglu, add, scale, dequantize, dropout, cast, accumulate,
- * take_row.
+ * ref_elementwise.c -- reference: activations, swiglu, add, scale, dequantize, dropout, cast,
+ * accumulate, take_row.
  *
  * Each element is loaded before it is stored, so outputs may alias inputs.
  */

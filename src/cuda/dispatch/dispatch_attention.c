@@ -2,9 +2,9 @@
  * dispatch_attention.c -- attention and its gradient with attention.cu.
  */
 #include "cuda/attention/attention.h"
+#include "cuda/dispatch/attention_args.h"
 #include "cuda/dispatch/dropout_args.h"
 #include "cuda/dispatch/dispatch.h"
-#include "ir/attention_operands.h"
 
 static bool is_type(const struct program *prog, tensor_id id, enum dtype dtype)
 {
@@ -38,24 +38,10 @@ static bool supports(const struct program *prog, const struct op *op)
     return true;
 }
 
-/* `elems` elements after the beginning of x. */
-static void *after(const struct operand *x, int64_t elems)
-{
-    return (char *)x->data + elems * (int64_t)dtype_bytes(x->tensor->dtype);
-}
-
-static struct attention_sizes sizes_of(const struct kernel_call *call)
-{
-    const struct operand *q = &call->in[attention_index(call->op, ATTENTION_Q)];
-    const struct tensor *k = q[ATTENTION_K].tensor;
-    return attention_sizes(attrs_of(call->op, attention), &q->tensor->shape,
-                           k == NULL ? NULL : &k->shape);
-}
-
 static struct cuda_attention attention_of(const struct kernel_call *call)
 {
     const struct operand *in = &call->in[attention_index(call->op, 0)], *q = &in[ATTENTION_Q];
-    struct attention_sizes s = sizes_of(call);
+    struct attention_sizes s = attention_call_sizes(call);
     struct attention_layout layout = attention_layout(&s);
     const struct operand *k = s.packed ? q : &in[ATTENTION_K], *v = s.packed ? q : &in[ATTENTION_V];
     bool limited = s.window > 0 && s.window < s.n_keys;
@@ -71,8 +57,8 @@ static struct cuda_attention attention_of(const struct kernel_call *call)
         .causal = s.causal,
         .dtype = q->tensor->dtype,
         .q = q->data,
-        .k = after(k, layout.k_column),
-        .v = after(v, layout.v_column),
+        .k = operand_after(k, layout.k_column),
+        .v = operand_after(v, layout.v_column),
         .q_row = layout.q_row,
         .kv_row = layout.kv_row,
         .starts = in[ATTENTION_STARTS].data,
@@ -101,11 +87,11 @@ static enum snug_status run_grad(const struct kernel_call *call, struct snug_err
     attention.dy = call->in[ATTENTION_DY].data;
     attention.y = call->in[ATTENTION_Y].data;
     attention.lse = call->in[ATTENTION_LSE].data;
-    struct attention_sizes s = sizes_of(call);
+    struct attention_sizes s = attention_call_sizes(call);
     struct attention_layout layout = attention_layout(&s);
     attention.dq = call->out[0].data;
-    attention.dk = after(&call->out[s.packed ? 0 : 1], layout.k_column);
-    attention.dv = after(&call->out[s.packed ? 0 : 2], layout.v_column);
+    attention.dk = operand_after(&call->out[s.packed ? 0 : 1], layout.k_column);
+    attention.dv = operand_after(&call->out[s.packed ? 0 : 2], layout.v_column);
     attention.delta = call->work;
     return cuda_done(call, cuda_attention_grad(&attention, call->stream), err);
 }

@@ -8,11 +8,11 @@
  */
 #include <stdlib.h>
 
+#include "cuda/dispatch/attention_args.h"
 #include "cuda/dispatch/attention_parts.h"
 #include "cuda/dispatch/dispatch.h"
 #include "cuda/dispatch/fallback.h"
 #include "cuda/dispatch/workspace.h"
-#include "ir/attention_operands.h"
 
 struct prepared {
     struct cuda_attention *library; /* NULL if cuDNN rejected the op */
@@ -103,27 +103,6 @@ static enum snug_status prepare(const struct program *prog, const struct op *op,
     return status;
 }
 
-static struct attention_sizes sizes_of(const struct kernel_call *call)
-{
-    const struct operand *in = call->in + attention_index(call->op, ATTENTION_Q);
-    const struct tensor *k = in[ATTENTION_K].tensor;
-    return attention_sizes(attrs_of(call->op, attention), &in[ATTENTION_Q].tensor->shape,
-                           k == NULL ? NULL : &k->shape);
-}
-
-/* The first key and value of packed rows. */
-static void *key_of(const struct operand *qkv, const struct attention_sizes *sizes)
-{
-    return (char *)qkv->data +
-           attention_layout(sizes).k_column * (int64_t)dtype_bytes(qkv->tensor->dtype);
-}
-
-static void *value_of(const struct operand *qkv, const struct attention_sizes *sizes)
-{
-    return (char *)qkv->data +
-           attention_layout(sizes).v_column * (int64_t)dtype_bytes(qkv->tensor->dtype);
-}
-
 static enum snug_status run(const struct kernel_call *call, struct snug_error *err)
 {
     const struct prepared *p = call->prepared;
@@ -131,20 +110,22 @@ static enum snug_status run(const struct kernel_call *call, struct snug_error *e
         return cuda_fallback_run(&p->fallback, call, err);
     bool is_grad = op_has(call->op, TRAIT_grad);
     const struct operand *in = call->in + attention_index(call->op, ATTENTION_Q), *out = call->out;
-    struct attention_sizes sizes = sizes_of(call);
-    struct cuda_attention_call attention = {
-        .q = in[ATTENTION_Q].data,
-        .k = sizes.packed ? key_of(&in[ATTENTION_Q], &sizes) : in[ATTENTION_K].data,
-        .v = sizes.packed ? value_of(&in[ATTENTION_Q], &sizes) : in[ATTENTION_V].data,
-        .dy = is_grad ? call->in[ATTENTION_DY].data : NULL,
-        .y = is_grad ? call->in[ATTENTION_Y].data : out[0].data,
-        .lse = is_grad ? call->in[ATTENTION_LSE].data : out[1].data,
-        .work = cuda_work_at(call->work, 0),
-        .stream = call->stream};
+    struct attention_sizes sizes = attention_call_sizes(call);
+    struct attention_layout layout = attention_layout(&sizes);
+    int k = sizes.packed ? ATTENTION_Q : ATTENTION_K, v = sizes.packed ? ATTENTION_Q : ATTENTION_V;
+    struct cuda_attention_call attention = {.q = in[ATTENTION_Q].data,
+                                            .k = operand_after(&in[k], layout.k_column),
+                                            .v = operand_after(&in[v], layout.v_column),
+                                            .dy = is_grad ? call->in[ATTENTION_DY].data : NULL,
+                                            .y = is_grad ? call->in[ATTENTION_Y].data : out[0].data,
+                                            .lse = is_grad ? call->in[ATTENTION_LSE].data
+                                                           : out[1].data,
+                                            .work = cuda_work_at(call->work, 0),
+                                            .stream = call->stream};
     if (is_grad) {
         attention.dq = out[0].data;
-        attention.dk = sizes.packed ? key_of(&out[0], &sizes) : out[1].data;
-        attention.dv = sizes.packed ? value_of(&out[0], &sizes) : out[2].data;
+        attention.dk = operand_after(&out[k], layout.k_column);
+        attention.dv = operand_after(&out[v], layout.v_column);
     }
     return cuda_attention_run(p->library, &attention, err);
 }
