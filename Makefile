@@ -232,7 +232,7 @@ $(BUILD)/tests/cuda/test_tuning_cache: private LDFLAGS += -Wl,--wrap=realloc -Wl
 
 # Checks our graphs with the real cuDNN, which is given a fake GPU.
 GRAPH_OBJ := $(patsubst %,$(BUILD)/plugin/src/cuda/lib/%.c.o,cudnn_graph cudnn_plan attention_cudnn conv_cudnn)
-GRAPH_WRAPS := $(foreach f,CreateDescriptor SetAttribute GetAttribute Finalize,-Wl,--wrap=cudnnBackend$(f))
+GRAPH_WRAPS := $(foreach f,CreateDescriptor SetAttribute GetAttribute Finalize DestroyDescriptor,-Wl,--wrap=cudnnBackend$(f))
 $(BUILD)/tests/cudnn/test_graphs.o: private CPPFLAGS += -isystem $(CONFIG_CUDA)/include -DSNUG_CUDA_PLUGIN \
     -DCUDA_STUB='"$(CONFIG_CUDA)/lib64/stubs/libcuda.so"'
 $(BUILD)/tests/cudnn/test_graphs: %: %.o $(GRAPH_OBJ) $(BUILD)/libsnug.a

@@ -56,6 +56,7 @@ cudnnStatus_t __real_cudnnBackendGetAttribute(cudnnBackendDescriptor_t object,
                                               cudnnBackendAttributeType_t type, int64_t n,
                                               int64_t *n_there, void *values);
 cudnnStatus_t __real_cudnnBackendFinalize(cudnnBackendDescriptor_t object);
+cudnnStatus_t __real_cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t object);
 
 cudnnStatus_t __wrap_cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t kind,
                                                   cudnnBackendDescriptor_t *object);
@@ -68,6 +69,7 @@ cudnnStatus_t __wrap_cudnnBackendGetAttribute(cudnnBackendDescriptor_t object,
                                               cudnnBackendAttributeType_t type, int64_t n,
                                               int64_t *n_there, void *values);
 cudnnStatus_t __wrap_cudnnBackendFinalize(cudnnBackendDescriptor_t object);
+cudnnStatus_t __wrap_cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t object);
 
 cudnnStatus_t __wrap_cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t kind,
                                                   cudnnBackendDescriptor_t *object)
@@ -78,6 +80,16 @@ cudnnStatus_t __wrap_cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t k
     if (kind == CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR)
         seen.plan = *object;
     return status;
+}
+
+/* A later object of another kind may get the same address. */
+cudnnStatus_t __wrap_cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t object)
+{
+    if (object == seen.advice)
+        seen.advice = NULL;
+    if (object == seen.plan)
+        seen.plan = NULL;
+    return __real_cudnnBackendDestroyDescriptor(object);
 }
 
 cudnnStatus_t __wrap_cudnnBackendSetAttribute(cudnnBackendDescriptor_t object,
