@@ -395,6 +395,30 @@ SNUG_API enum snug_status snug_generate(const char *run,
                                         const struct snug_generate_options *options,
                                         const snug_recipe *recipe, snug_text_fn *emit, void *user,
                                         struct snug_error *err);
+
+/* ---- tokenizers -------------------------------------------------------------------------- */
+/* src/api/token_api.c */
+
+typedef struct snug_tokenizer snug_tokenizer;
+/* path: a tokenizer.json, or a folder with one or with the two files of GPT-2 (vocab.json or
+ * encoder.json, and merges.txt or vocab.bpe).  threads 0: all cores. */
+SNUG_API enum snug_status snug_tokenizer_open(const char *path, int threads,
+                                              snug_tokenizer **tokenizer, struct snug_error *err);
+SNUG_API void snug_tokenizer_free(snug_tokenizer *tokenizer);
+SNUG_API int64_t snug_tokenizer_size(const snug_tokenizer *tokenizer); /* the largest id + 1 */
+/* Encodes n texts of any bytes.  The caller frees *ids with snug_free; ends[i] is where the ids of
+ * text i end in it.  If parse_special is 0, special tokens in the texts are ordinary characters. */
+SNUG_API enum snug_status snug_tokenizer_encode(snug_tokenizer *tokenizer, const char *const *texts,
+                                                const size_t *lengths, int n, int parse_special,
+                                                int32_t **ids, size_t *ends,
+                                                struct snug_error *err);
+/* The text of n ids: *length bytes and a NUL.  The caller frees *text with snug_free. */
+SNUG_API enum snug_status snug_tokenizer_decode(const snug_tokenizer *tokenizer, const int32_t *ids,
+                                                size_t n, char **text, size_t *length,
+                                                struct snug_error *err);
+
+/* ---- files, measurements, data sets -------------------------------------------------------- */
+
 /* Describes a run, a metrics.jsonl, a safetensors file or a data file. */
 SNUG_API enum snug_status snug_inspect(const char *path, char **text, struct snug_error *err);
 /* Measures the peak rates of this machine (what is "cpu" or "cuda"), the kernels of the model in

@@ -17,18 +17,19 @@ optim:      base ir
 pass:       base ir optim
 plan:       base ir
 comm:       base
+token:      base
 data:       base
 exec:       base ir plan/plan.h comm/comm.h
 cpu:        base ir exec/backend.h $kernels
 cuda:       base ir exec/backend.h $kernels
-io:         base ir
+io:         base ir token
 report:     base
 recipe:     base optim/optim.h io/file.h
 compile:    base ir model optim pass plan recipe exec/backend.h exec/collective_plan.h io/json.h
 checkpoint: base ir io comm/comm.h recipe compile/compile.h exec/exec.h
 train:      base ir comm/comm.h data/data.h exec io report compile checkpoint
 bench:      base exec report compile checkpoint train
-api:        base model optim pass plan comm data exec io report compile checkpoint train bench
+api:        base token model optim pass plan comm data exec io report compile checkpoint train bench
 cli:
 "
 # Headers of external libraries (pattern) may be included in one folder only.

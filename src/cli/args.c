@@ -42,6 +42,15 @@ static struct flag *find_flag(const struct args *args, const char *name)
     return NULL;
 }
 
+/* The switch of "-0", or NULL. */
+static struct flag *find_letter(const struct args *args, const char *word)
+{
+    for (int i = 0; i < args->n_flags; i++)
+        if (args->flags[i].letter != '\0' && args->flags[i].letter == word[1] && word[2] == '\0')
+            return &args->flags[i];
+    return NULL;
+}
+
 bool args_given(const struct args *args, const char *flag_name)
 {
     const struct flag *flag = find_flag(args, flag_name);
@@ -245,6 +254,8 @@ static bool take_words(struct parser *parser)
         }
         if (is_flag && strcmp(word, "-h") == 0)
             ok = wrong(parser, help_print(stdout, parser->args->command));
+        else if (is_flag && find_letter(parser->args, word) != NULL)
+            ok = take_own_flag(parser, find_letter(parser->args, word), NULL);
         else if (is_flag && word[1] != '-')
             ok = wrong(parser,
                        cli_usage_error("snug %s has no flag %s; write long flags such as --%s",

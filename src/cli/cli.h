@@ -39,6 +39,7 @@ struct flag {
     enum flag_kind kind;
     void *value;  /* bool, int64_t, double or const char *, by kind; unchanged if not given */
     double least; /* minimum of a count or a real */
+    char letter;  /* of a switch that may also be written as -0; '\0' if none */
     bool given;
 };
 
@@ -131,5 +132,6 @@ int cmd_inspect(int argc, char **argv);
 int cmd_ops(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
 int cmd_data(int argc, char **argv);
+int cmd_tokenize(int argc, char **argv);
 
 #endif

@@ -22,6 +22,7 @@ static const char overview[] =
     "  snug generate RUN --prompt TEXT  sample from a language model\n"
     "  snug inspect FILE|RUN            list the contents of a run or a file\n"
     "  snug data NAME [FOLDER]          download and verify a data set\n"
+    "  snug tokenize TOKENIZER          text to token ids, and back\n"
     "  snug bench cpu|cuda [MODEL]      benchmark this machine and a step, op by op\n"
     "  snug ops                         list all ops and their kernels\n"
     "  snug help COMMAND                flags and examples of one command\n"
@@ -202,6 +203,24 @@ static const struct topic topics[] = {
      "  --from URL      download from another server with the same files; https, or\n"
      "                  plain http on this machine (http://127.0.0.1:8000)\n",
      false},
+    {"tokenize",
+     "usage: snug tokenize TOKENIZER [-0] [--decode] [--threads N] < TEXT\n"
+     "\n"
+     "Prints the token ids of standard input: a line of ids for each line of text. The\n"
+     "ids are those of the Python library tokenizers, without the special tokens that\n"
+     "it adds around a text. Special tokens in the text, such as <|endoftext|>, are\n"
+     "recognized. Any bytes may be in the text.\n"
+     "\n"
+     "  snug tokenize folder < lines.txt > ids.txt\n"
+     "  snug tokenize folder -0 < book.txt | snug tokenize folder -0 --decode\n"
+     "\n"
+     "TOKENIZER  a tokenizer.json, or a folder with one or with the two files of GPT-2\n"
+     "       (vocab.json or encoder.json, and merges.txt or vocab.bpe)\n"
+     "\n"
+     "  --null          texts end with a NUL byte, not with a newline; also -0\n"
+     "  --decode        the other way: lines of ids to texts\n"
+     "  --threads N     number of CPU threads (default: all cores)\n",
+     false},
     {"bench",
      "usage: snug bench cpu|cuda [MODEL] [recipe] [--json]\n"
      "\n"
@@ -231,7 +250,8 @@ static const struct topic topics[] = {
 
 void help_usage(FILE *to)
 {
-    fputs("usage: snug COMMAND  one of: plan fit train eval generate inspect bench data ops\n"
+    fputs("usage: snug COMMAND  one of: plan fit train eval generate inspect tokenize\n"
+          "       data bench ops\n"
           "       snug help      describe them     snug plan gpt2    a first example\n",
           to);
 }

@@ -22,6 +22,7 @@ static const struct command commands[] = {
     {"plan", cmd_plan, false},        {"train", cmd_train, true},      {"eval", cmd_eval, true},
     {"generate", cmd_generate, true}, {"inspect", cmd_inspect, false}, {"ops", cmd_ops, false},
     {"fit", cmd_fit, true},           {"bench", cmd_bench, true},      {"data", cmd_data, false},
+    {"tokenize", cmd_tokenize, true},
 };
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 

@@ -109,6 +109,9 @@ static const struct trial {
     {"plan, a program", "plan tiny " TEXT " --dump optimizer", NULL},
     {"plan, stages", "plan tiny " TEXT " --pipeline 1f1b --stages 1 --ranks 2 --micro-batch 1",
      NULL},
+    {"tokenize", "tokenize tokenizer.json --threads 1", NULL},
+    {"tokenize, two files", "tokenize gpt2 -0 --threads 1", NULL},
+    {"tokenize, decode", "tokenize tokenizer.json --decode", NULL},
     {"ops", "ops", NULL},
     {"version", "--version", NULL},
 };
@@ -151,6 +154,14 @@ static int split(const char *command, char *room, char **argv)
     return n;
 }
 
+/* What the command reads: the file `input` of its folder, or `input.ids`. */
+static bool open_input(const char *command)
+{
+    bool is_ids = strstr(command, "--decode") != NULL;
+    int from = open(files_path(work, is_ids ? "now/input.ids" : "now/input"), O_RDONLY);
+    return from < 0 || dup2(from, 0) == 0;
+}
+
 /* In the folder `now`, in a child. */
 static struct result run(const char *command, long fail_at, bool goes_on)
 {
@@ -165,7 +176,8 @@ static struct result run(const char *command, long fail_at, bool goes_on)
         int to_out = open(out, O_WRONLY | O_CREAT | O_TRUNC, 0666);
         int to_err = open(err, O_WRONLY | O_CREAT | O_TRUNC, 0666);
         int argc = split(command, room, argv);
-        if (chdir(files_path(work, "now")) != 0 || dup2(to_out, 1) != 1 || dup2(to_err, 2) != 2)
+        if (!open_input(command) || chdir(files_path(work, "now")) != 0 || dup2(to_out, 1) != 1 ||
+            dup2(to_err, 2) != 2)
             _exit(99);
         signals_leave_alone();
         alarm(CHILD_SECONDS);
@@ -341,6 +353,20 @@ static void write_images(void)
     }
 }
 
+/* With texts that the word cache and the windows of long words see, too. */
+static void write_tokenizers(const char *text)
+{
+    size_t n_bytes;
+    char *tokenizer = files_read("tests/token/fixtures/metaspace-first.json", &n_bytes);
+    files_write(work, "now/tokenizer.json", tokenizer, n_bytes);
+    free(tokenizer);
+    files_write_text(work, "now/input", text);
+    files_write_text(work, "now/input.ids", "3 4 300\n\n400\n");
+    files_make_subdir(work, "now/gpt2");
+    files_write_text(work, "now/gpt2/vocab.json", "{\"a\": 0, \"b\": 1, \"ab\": 2, \"n\": 3}");
+    files_write_text(work, "now/gpt2/merges.txt", "a b\n");
+}
+
 static int prepare(void **state)
 {
     (void)state;
@@ -363,6 +389,7 @@ static int prepare(void **state)
     files_write_text(work, "now/text", text);
     files_write_text(work, "now/recipe", "threads = 1\nbatch = 2\nseq = 8 # short\n");
     write_images();
+    write_tokenizers(text);
     must_run("train mlp:4-3-2 " TINY " --steps 2 --out done");
     must_run("train mlp:4-3-2 " TINY " --steps 2 --out half");
     must_run("train tiny text " TEXT " --steps 1 --eval-every -1 --out lm");
