@@ -1,6 +1,7 @@
 /*
- * explain.c -- remarks for users who compare a plan with a formula.
+ * explain.c -- remarks for users who compare a plan with a formula, or overlook what it implies.
  *
+ *     lora         a preset has no weights, so adapters would be trained on random ones
  *     gradients    textbooks count all gradients at the peak; here few exist at the peak
  *     activations  the ZeRO paper counts 12 x hidden per token and layer; backward reads more
  *     checkpoint   sqrt(n) segments assume that a layer saves as much inside as at its border; a
@@ -14,6 +15,24 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+
+const char *explain_random_base(const struct snug_model *model, const struct snug_recipe *recipe)
+{
+    if (recipe->lora == 0 || model->weights_folder != NULL || model->family == MODEL_custom)
+        return NULL;
+    return "the frozen weights of a preset are random, and adapters on them learn little: "
+           "give a folder with weights";
+}
+
+static bool explain_lora(const struct compile_request *request, struct explanation *e)
+{
+    const char *words = explain_random_base(request->model, request->recipe);
+    if (words == NULL)
+        return false;
+    e->about = "lora";
+    snprintf(e->words, EXPLAIN_WORDS, "%s", words);
+    return true;
+}
 
 static bool is_far_below(int64_t bytes, int64_t all)
 {
@@ -139,6 +158,7 @@ int explain_plan(const struct compile_request *request, const struct compiled_st
     int n = 0;
     if (s->prog.loss == TENSOR_NONE)
         return 0;
+    n += explain_lora(request, &out[n]);
     n += explain_gradients(recipe, s, &out[n], &failed);
     n += explain_activations(request->model, recipe, s, &out[n]);
     n += explain_checkpoint(request, s, &out[n], &failed);

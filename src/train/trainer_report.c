@@ -2,6 +2,7 @@
  * trainer_report.c -- the header of a run, its summary, and the account of each rank.
  */
 #include "base/process_memory.h"
+#include "compile/explain.h"
 #include "train/trainer.h"
 
 #include "report/pieces.h"
@@ -223,6 +224,9 @@ char *snug_trainer_notes(const snug_trainer *t)
                  "--dropout config applies it, --dropout 0 silences this note\n",
                  rates->embedding, rates->attention, rates->residual);
     }
+    const char *random_base = explain_random_base(t->model, &t->recipe);
+    if (random_base != NULL)
+        text_add(&out, "--lora: %s\n", random_base);
     return text_take(&out);
 }
 
