@@ -72,6 +72,14 @@ int64_t data_n_samples(const struct data *data, enum data_split split);
 enum snug_status data_fill(struct data *data, enum data_split split, int64_t first, int64_t n,
                            void *input, void *target, struct snug_error *err);
 
+/* Looks for token ids outside the vocabulary among at most `most` tokens, the held-out ones first:
+ * once, before a run. */
+enum snug_status data_scan(struct data *data, int64_t most, struct snug_error *err);
+/* Fails if tokens of these samples cannot be read or are outside the vocabulary.  Reads them, which
+ * is cheap beside a step.  Does nothing for images, which are checked when they are opened. */
+enum snug_status data_check(struct data *data, enum data_split split, int64_t first, int64_t n,
+                            struct snug_error *err);
+
 /* A hash of kind and sizes, but not of paths.  A resumed run uses it to detect another data set. */
 uint64_t data_fingerprint(const struct data *data);
 
