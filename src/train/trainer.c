@@ -334,11 +334,13 @@ static enum snug_status diverged(struct snug_trainer *t, const char *what, struc
     if (t->recipe.pipeline != PIPELINE_pipedream &&
         exec_find_nonfinite(t->exec, trainer_feed, t, &name, &inner) == SNUG_OK && name != NULL)
         snprintf(first, sizeof first, "; first non-finite tensor: \"%.256s\"", name);
-    return snug_fail(err, SNUG_DIVERGED,
-                     "step %lld: the %s is not finite%s; %s%s; try a lower --lr",
+    return snug_fail(err, SNUG_DIVERGED, "step %lld: the %s is not finite%s; %s%s; %s",
                      (long long)(t->step + 1), what, first,
                      t->saved_step >= 0 ? "the last good checkpoint is in " : "nothing was saved",
-                     t->saved_step >= 0 ? t->out : "");
+                     t->saved_step >= 0 ? t->out : "",
+                     t->step > t->first_step
+                         ? "try a lower --lr"
+                         : "it is the first step: check the weights, the data and --precision");
 }
 
 /* Memory in use outside the arena, on the device or in this process. */

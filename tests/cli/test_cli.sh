@@ -502,6 +502,8 @@ data_and_files() {
 1 | finite, "wpe.weight"                   | eval nan-weights text.txt --json
 1 | finite, "wpe.weight"                   | generate nan-weights --prompt a
 1 | finite, "layers.0.weight"              | eval nan-hidden digits
+1 | nan-weights/model.safetensors, finite, "wpe.weight" | train nan-weights text.txt --steps 1 --out new
+1 | nan-hidden/model.safetensors, finite, "layers.0.weight" | train nan-hidden digits --steps 1 --batch 4 --out new
 1 | step 1, held-out, finite, "h.0.attn    | train run text.txt --steps 1 --optimizer sgd --lr 1e38 --quiet
 1 | model.safetensors                      | inspect long-header/model.safetensors
 1 | ln_f.bias, overlaps                    | inspect shared-bytes/model.safetensors
@@ -593,6 +595,13 @@ not_finite() {
     check "a loss that is not finite: the last checkpoint stays" "it changed" \
         test "$before" = "$(cd kept && fingerprint | grep -v metrics)"
     rm -rf kept
+    copy_weights large # wte.weight comes first
+    yes "$(printf '\377\377\177\177')" | tr -d '\n' | head -c 1024 |
+        dd of=large/model.safetensors bs=1 conv=notrunc seek=$(($(header_bytes large/model.safetensors) + 8)) 2>"$logs/err"
+    run train large text.txt --steps 1 --batch 2
+    complaint=$(one_line_with "step 1, not finite, check the weights")
+    check "a loss that is not finite at the first step: the line" "$complaint" test -z "$complaint"
+    check "a loss that is not finite at the first step: not the rate" "it is blamed" sh -c "! grep -q -e --lr '$logs/err'"
 }
 
 # The run's config.json keeps the dropout rates; a note says that they are not applied unless the user decides.
