@@ -1,37 +1,18 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Adapters on the command line: the note about random bases, --resume with other flags than the run's, --lora-from.
 #
 # usage: [SNUG=./snug] tests/cli/adapters.sh
 set -u
 
-snug=$(realpath "${SNUG:-$(dirname "$0")/../../snug}") || exit 1
+root=$(cd "$(dirname "$0")/../.." && pwd)
+snug=$(realpath "${SNUG:-$root/snug}") || exit 1
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM
 cd "$work" || exit 1
 unset SNUG_DATA NO_COLOR
 export XDG_CACHE_HOME="$work/cache" OMP_WAIT_POLICY=passive OMP_NUM_THREADS=1
-n=0
-failed=0
-
-# NAME STATUS WORDS|WORDS ARGUMENTS: snug exits so and says all the words; "!": nothing on standard error.
-check() {
-    n=$((n + 1))
-    # shellcheck disable=SC2086 # arguments are words
-    "$snug" $4 >out 2>err </dev/null
-    status=$?
-    missing=$(printf '%s\n' "$3" | tr '|' '\n' | while read -r word; do
-        if [ "$word" = '!' ]; then [ ! -s err ] || echo silence
-        else tr -s ' \n' ' ' <err >said; tr -s ' \n' ' ' <out >>said; grep -qF -e "$word" said || echo "\"$word\""; fi
-    done)
-    if [ $status -eq "$2" ] && [ -z "$missing" ]; then
-        echo "ok $n - $1"
-    else
-        echo "not ok $n - $1: exit status $status; lacks $missing"
-        sed 's/^/#     /' err
-        failed=1
-    fi
-}
+. "$root/tests/support/said.bash"
 resume() { # NAME WORDS FLAGS: each case with a run of its own
     rm -rf again
     cp -r "${5:-run}" again

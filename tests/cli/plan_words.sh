@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# What plan and fit say beside their numbers: remarks, advice, units.
+#
+# usage: [SNUG=./snug] tests/cli/plan_words.sh
+set -u
+
+root=$(cd "$(dirname "$0")/../.." && pwd)
+snug=$(realpath "${SNUG:-$root/snug}") || exit 1
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+trap 'exit 1' INT TERM
+cd "$work" || exit 1
+unset SNUG_DATA NO_COLOR
+export XDG_CACHE_HOME="$work/cache" OMP_WAIT_POLICY=passive
+. "$root/tests/support/said.bash"
+
+# ---- the memory of the target --------------------------------------------------------------------
+check 'a plan above its card' 0 '!|target |do not fit the 23.5 GiB of one RTX 4090|--memory 23.5G refuses' \
+    'plan gpt2 --batch 64 --micro-batch 64 --target 4090'
+check 'a plan below its card' 0 '!|!one RTX 4090' 'plan gpt2 --target 4090 --batch 4'
+check 'a budget above the card' 0 '!|target the budget of 200 GiB is more than the 139 GiB of one H200' \
+    'plan gpt2 --target h200 --memory 200G'
+check 'a budget of the card' 0 '!|!one H200' 'plan gpt2 --target h200 --memory 139G'
+check 'a budget that neither plan nor card has' 0 'do not fit the 23.5 GiB of one RTX 4090' \
+    'plan gpt2 --batch 64 --micro-batch 64 --target 4090 --memory 200G'
+check 'a refusal says enough' 3 'over the budget of 10.0 GiB|!one RTX 4090' \
+    'plan gpt2 --batch 64 --micro-batch 64 --target 4090 --memory 10G'
+check 'parameters alone' 0 '!|do not fit the 139 GiB of one H200' 'plan psi:7.5e10 --target h200'
+check 'this machine is no card' 0 '!|!target ' 'plan gpt2 --memory 20000G'
+echo "1..$n"
+exit $failed
