@@ -27,5 +27,28 @@ check 'a refusal says enough' 3 'over the budget of 10.0 GiB|!one RTX 4090' \
     'plan gpt2 --batch 64 --micro-batch 64 --target 4090 --memory 10G'
 check 'parameters alone' 0 '!|do not fit the 139 GiB of one H200' 'plan psi:7.5e10 --target h200'
 check 'this machine is no card' 0 '!|!target ' 'plan gpt2 --memory 20000G'
+# ---- a refused --checkpoint auto --------------------------------------------------------------------
+# Its plan is nearly as small as the smallest, and does not recompute the forward pass many times.
+value() { sed -n "s/.*\"$2\": \([0-9]*\).*/\1/p" "$1"; } # FILE KEY
+for recipe in 'gpt2 --batch 4 --memory 1500M' 'qwen2.5-0.5b --precision bf16 --batch 4 --seq 1024 --memory 4G' \
+    'llama-3.1-8b --precision bf16 --lora 16 --batch 1 --seq 2048 --target h200 --memory 16G'; do
+    least=
+    for checkpoint in every:1 all; do
+        # shellcheck disable=SC2086
+        "$snug" plan $recipe --threads 2 --checkpoint $checkpoint --json >out 2>err
+        total=$(value out total)
+        least=$((${least:-$total} < total ? ${least:-$total} : total))
+    done
+    check "refused: $recipe" 3 'over the budget' "plan $recipe --threads 2 --checkpoint auto --json"
+    recomputed=$(($(value out recompute_flops) * 100 / $(value out forward_flops)))
+    more=$((($(value out total) - least) * 100 / least))
+    n=$((n + 1))
+    if [ $recomputed -le 250 ] && [ $more -le 7 ]; then
+        echo "ok $n - $more% above the smallest, recomputes $recomputed% of forward"
+    else
+        echo "not ok $n - $more% above the smallest, recomputes $recomputed% of forward"
+        failed=1
+    fi
+done
 echo "1..$n"
 exit $failed
