@@ -50,5 +50,22 @@ for recipe in 'gpt2 --batch 4 --memory 1500M' 'qwen2.5-0.5b --precision bf16 --b
         failed=1
     fi
 done
+# ---- a frozen base in fewer bits ---------------------------------------------------------------------
+lora='llama-3.1-8b --precision bf16 --lora 16 --lora-on all --batch 2 --seq 2048 --target h200'
+check 'plan offers it' 0 '!|--lora-base 4 15.1 GiB changes rounding|--lora-base 8 18.3 GiB' "plan $lora --micro-batch 1"
+check 'not where it is set' 0 '!|!--lora-base' "plan $lora --micro-batch 1 --lora-base 8"
+check 'not without adapters' 0 '!|!--lora-base' 'plan gpt2 --precision bf16'
+check 'a refusal offers it' 3 'this fits: --checkpoint every:1 --lora-base 4' "plan $lora --memory 10G"
+check 'fit finds it' 0 '!|--lora 16 --lora-on all --lora-base 4' "fit $lora --memory 8G --allow lora-base --quiet"
+check 'fit takes 8 bits before 4' 0 '!|--lora-base 8' "fit $lora --memory 11G --allow lora-base --quiet"
+check 'fit leaves it, as it is not allowed' 3 'weights alone need 15.0 GiB|with --allow all: |--lora-base 4 needs' \
+    "fit $lora --memory 10G --allow state-bits,master"
+check 'fit leaves it, as it is given' 0 '!|--lora-base 8' "fit $lora --lora-base 8 --memory 11G --allow all --quiet"
+full='llama-3.1-8b --precision bf16 --batch 2 --seq 2048 --target h200'
+check 'fit adds adapters and a base' 0 '!|--lora 16 --lora-base 8' "fit $full --memory 10G --allow lora,lora-base --quiet"
+check 'fit adds adapters first' 0 '!|--lora 16|!--lora-base' "fit $full --memory 19G --allow lora,lora-base --quiet"
+check 'fit adds no base without adapters' 3 'over the budget of 10.0 GiB' "fit $full --memory 10G --allow lora-base"
+check 'a key that --allow does not have' 2 'not one of state-bits, master, lora, lora-base, all' \
+    'fit gpt2 --memory 4G --allow lora_base'
 echo "1..$n"
 exit $failed
