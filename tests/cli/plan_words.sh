@@ -67,5 +67,10 @@ check 'fit adds adapters first' 0 '!|--lora 16|!--lora-base' "fit $full --memory
 check 'fit adds no base without adapters' 3 'over the budget of 10.0 GiB' "fit $full --memory 10G --allow lora-base"
 check 'a key that --allow does not have' 2 'not one of state-bits, master, lora, lora-base, all' \
     'fit gpt2 --memory 4G --allow lora_base'
+# ---- numbers -------------------------------------------------------------------------------------------
+check 'long times have units' 0 '!| min a step' 'plan gpt2-xl --batch 4 --threads 2 --target cpu'
+check 'positions have separators' 0 '!|seq 2,048 (the model allows 131,072: --seq)' 'plan llama-3.1-8b --target h200'
+check 'rates have separators' 0 '!| tokens/s|! 15790' \
+    'fit gpt2-xl --batch 8 --seq 1024 --precision bf16 --memory 30G --target a100'
 echo "1..$n"
 exit $failed

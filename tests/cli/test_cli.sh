@@ -447,7 +447,7 @@ words_and_flags() {
 3 | budget, 1.00 MiB                       | plan gpt2 --memory 1048576
 3 | 300 MiB, snug fit, --micro-batch 1     | plan gpt2 --memory 300M --lora 4 --update in-backward --threads 2
 3 | budget, 1.00 KiB, snug fit             | plan tiny --memory 1K --checkpoint auto --offload states
-3 | no recipe fits, smallest, --micro-batch 1, needs 1.1 GiB | fit gpt2 --memory 1G --threads 2
+3 | no recipe fits, smallest, --micro-batch 1, needs 1.03 GiB | fit gpt2 --memory 1G --threads 2
 3 | weights alone, 475 MiB, 300 MiB        | fit gpt2 --memory 300M --threads 2
 3 | the runtime alone needs, over the budget of 1.00 MiB | fit gpt-nano --memory 1M --threads 2
 3 | budget, 1.00 KiB                       | train tiny text.txt --memory 1K --out new
