@@ -67,6 +67,13 @@ check 'fit adds adapters first' 0 '!|--lora 16|!--lora-base' "fit $full --memory
 check 'fit adds no base without adapters' 3 'over the budget of 10.0 GiB' "fit $full --memory 10G --allow lora-base"
 check 'a key that --allow does not have' 2 'not one of state-bits, master, lora, lora-base, all' \
     'fit gpt2 --memory 4G --allow lora_base'
+# ---- JSON ----------------------------------------------------------------------------------------------
+check 'a budget' 0 '!|"budget": 107374182400, "ranks"' 'plan gpt2 --memory 100G --json'
+check 'a budget that is refused' 3 '"budget": 1048576, "ranks"' 'plan gpt2 --memory 1M --json'
+check 'the default budget' 0 '!|"budget": 149250113536, "budget_from": "the memory of one H200"' \
+    'plan gpt2 --checkpoint auto --target h200 --json'
+check 'no budget' 0 '!|!"budget"' 'plan gpt2 --json'
+
 # ---- numbers -------------------------------------------------------------------------------------------
 check 'long times have units' 0 '!| min a step' 'plan gpt2-xl --batch 4 --threads 2 --target cpu'
 check 'positions have separators' 0 '!|seq 2,048 (the model allows 131,072: --seq)' 'plan llama-3.1-8b --target h200'

@@ -429,6 +429,12 @@ words_and_flags() {
 1 | recipe ., is a folder, not a regular file               | plan gpt2 --recipe .
 # models
 2 | gtp2, gpt2                             | plan gtp2
+2 | did you mean llama-3.2-1b, llama-3.2-3b, llama-3.1-8b, llama-3.1-70b | plan llama3
+2 | did you mean llama-3.1-8b, llama-3.1-70b, llama-3.1-405b? | plan Llama3.1
+2 | did you mean llama-3.2-1b              | plan meta-llama/Llama-2
+2 | did you mean qwen2.5-0.5b, ...?        | plan qwen-2.5
+2 | no preset, snug help models            | plan __
+2 | no preset, snug help models            | plan mixtral
 2 | mlp                                    | plan mlp:784
 2 | mlp                                    | plan mlp:784-x-10
 2 | psi                                    | plan psi:lots
