@@ -46,8 +46,8 @@ struct adapter_files {
     int n_parts, n_model;
     struct adapter_merger *merger;
 };
-/* entries: A and B to save, under snug's names, which PEFT has with the prefix; they must outlive the
- * files. */
+/* entries: A and B to save, under snug's names, which PEFT has with the prefix; they must outlive
+ * the files. */
 enum snug_status adapter_files_make(const struct compiled_step *compiled, struct exec *exec,
                                     const struct snug_recipe *recipe, const char *prefix,
                                     const struct st_entry *entries, int n,

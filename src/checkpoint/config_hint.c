@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "io/hf_config.h"
 
 /* Tensors that a key turns on and off. */
@@ -15,12 +16,6 @@ static const struct {
                 {"_proj.bias", "\"attention_bias\" and \"model_type\""}, /* Qwen2 has no key */
                 {"q_norm.weight", "\"model_type\""},
                 {"k_norm.weight", "\"model_type\""}};
-
-static bool ends_in(const char *name, const char *ending)
-{
-    size_t n = strlen(name), m = strlen(ending);
-    return n >= m && strcmp(name + n - m, ending) == 0;
-}
 
 /* The length of "layers.12." or "h.12." at the start of a bare name, or 0. */
 static size_t layer_length(const char *name)
@@ -57,7 +52,7 @@ const char *config_hint(const struct program *prog, const struct safetensors *st
     if (is_layer_missing(prog, st, bare))
         keys = bare[0] == 'h' ? "\"n_layer\"" : "\"num_hidden_layers\"";
     for (size_t i = 0; i < sizeof switched / sizeof *switched && keys == NULL; i++)
-        if (ends_in(bare, switched[i].ending))
+        if (text_ends_in(bare, switched[i].ending))
             keys = strstr(bare, "mlp.") != NULL ? "\"mlp_bias\"" : switched[i].keys;
     snprintf(out, CONFIG_HINT_MAX, "%s%s%s", keys == NULL ? "" : ": check ",
              keys == NULL ? "" : keys, keys == NULL ? "" : " in config.json");

@@ -213,13 +213,8 @@ enum snug_status weights_read_entry(const struct compiled_step *compiled, struct
                                         : read_to(compiled, exec, id, st, entry, err);
 }
 
-static bool ends_in(const char *name, const char *ending)
-{
-    size_t n = strlen(name), m = strlen(ending);
-    return n >= m && strcmp(name + n - m, ending) == 0;
-}
-
-/* Files may store a tied LM head as well.  It must equal the token embedding, which is what runs. */
+/* Files may store a tied LM head as well.  It must equal the token embedding, which is what
+ * runs. */
 static enum snug_status check_tied_head(struct safetensors *st, const struct st_entry *head,
                                         const struct st_entry *table, struct snug_error *err)
 {
@@ -245,8 +240,8 @@ static enum snug_status check_tied_head(struct safetensors *st, const struct st_
  * rotation, PyTorch files a batch count for each norm. */
 static bool is_ignorable(const char *name)
 {
-    return ends_in(name, ".attn.bias") || ends_in(name, ".attn.masked_bias") ||
-           ends_in(name, ".rotary_emb.inv_freq") || ends_in(name, ".num_batches_tracked");
+    return text_ends_in(name, ".attn.bias") || text_ends_in(name, ".attn.masked_bias") ||
+           text_ends_in(name, ".rotary_emb.inv_freq") || text_ends_in(name, ".num_batches_tracked");
 }
 
 /* A tensor of the file that no parameter of the model was read from. */

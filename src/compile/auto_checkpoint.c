@@ -6,8 +6,8 @@
  * exact.  So we search for the largest limit whose plan fits the budget.  First no limit: if that
  * fits, nothing is recomputed.  Then the lowest limit: if that does not fit, nothing does.  Then
  * bisection between the two.  Only the plan that is chosen is made in full, which takes several
- * times as long as to know whether a plan fits.  An estimate bisects less often: it is only compared
- * with others, and planned in full if it wins.
+ * times as long as to know whether a plan fits.  An estimate bisects less often: it is only
+ * compared with others, and planned in full if it wins.
  *
  * If not even the lowest limit fits, the batch is split into smaller micro-batches, unless the user
  * has set --micro-batch.  If no plan fits, the smallest is returned, or one that is nearly as small

@@ -8,8 +8,8 @@
  *     random           random samples, for benchmarks
  *     text             a file or a folder of files; each byte is a token (for vocabularies of at
  *                      most 256 tokens, or if the request asks for it)
- *     token shards     *.bin in llm.c's layouts of 16- and 32-bit ids, or in nanoGPT's (nothing but ids:
- *                      of 16 bits up to a vocabulary of 65,536, of 32 bits above)
+ *     token shards     *.bin in llm.c's layouts of 16- and 32-bit ids, or in nanoGPT's (nothing but
+ *                      ids: of 16 bits up to a vocabulary of 65,536, of 32 bits above)
  *     IDX images       MNIST's format: a folder with four files, plain or gzip
  *     CIFAR-10         the binary version: a folder with data_batch_*.bin and test_batch.bin
  *

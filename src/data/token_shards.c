@@ -24,6 +24,7 @@
 #include "base/arena.h"
 #include "base/fd.h"
 #include "base/rng.h"
+#include "base/text.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "shards are little-endian");
 
@@ -35,7 +36,8 @@ enum {
     SHARD_HEADER_BYTES = 256 * 4
 };
 
-/* llm.c's shards begin with a magic number and a version; the third integer is the number of tokens. */
+/* llm.c's shards begin with a magic number and a version; the third integer is the number of
+ * tokens. */
 static const struct shard_format {
     uint32_t magic, version;
     int token_bytes;
@@ -215,16 +217,11 @@ static enum snug_status scan(struct data *data, int64_t most, struct snug_error 
 
 /* ---- opening ----------------------------------------------------------------------------- */
 
-static bool ends_in(const char *path, size_t length, const char *ending)
+/* Do the first `length` characters end so, in any case? */
+static bool part_ends_in(const char *path, size_t length, const char *ending)
 {
     size_t n = strlen(ending);
     return length >= n && strncasecmp(path + length - n, ending, n) == 0;
-}
-
-static bool ends_in_bin(const char *path)
-{
-    size_t length = strlen(path);
-    return length >= 4 && strcmp(path + length - 4, ".bin") == 0;
 }
 
 /* Detects JSONL by name, compressed or not: nobody wants to train on its braces and keys. */
@@ -233,9 +230,9 @@ static bool is_json_lines(const char *path)
     static const char *const packed[] = {".gz", ".zst", ".bz2", ".xz"};
     size_t length = strlen(path);
     for (size_t i = 0; i < sizeof packed / sizeof *packed; i++)
-        if (ends_in(path, strlen(path), packed[i]))
+        if (part_ends_in(path, strlen(path), packed[i]))
             length = strlen(path) - strlen(packed[i]);
-    return ends_in(path, length, ".jsonl") || ends_in(path, length, ".ndjson");
+    return part_ends_in(path, length, ".jsonl") || part_ends_in(path, length, ".ndjson");
 }
 
 /* Describes files that users pass by mistake.  Raw tokens hardly ever start with these values: the
@@ -420,7 +417,8 @@ static enum snug_status add_shards(struct tokens *tokens, const struct file_list
     for (int held_out = 0; held_out < 2; held_out++) {
         int n_before = tokens->n_files;
         for (int i = 0; i < list->n; i++)
-            if (ends_in_bin(list->paths[i]) && is_named_held_out(list->paths[i]) == held_out)
+            if (text_ends_in(list->paths[i], ".bin") &&
+                is_named_held_out(list->paths[i]) == held_out)
                 TRY(add_file(tokens, list->paths[i], true, true, err));
         if (held_out && n_before > 0 && tokens->n_files > n_before)
             tokens->first_held_out_file = n_before;
@@ -434,7 +432,7 @@ static enum snug_status add_folder(struct tokens *tokens, const char *folder, bo
     struct file_list list;
     TRY(file_list_folder(folder, false, &list, err));
     for (int i = 0; i < list.n; i++)
-        *is_shards = *is_shards || ends_in_bin(list.paths[i]);
+        *is_shards = *is_shards || text_ends_in(list.paths[i], ".bin");
     enum snug_status status = SNUG_OK;
     if (*is_shards) {
         status = add_shards(tokens, &list, err);
@@ -479,7 +477,7 @@ static enum snug_status open_stream(struct tokens *tokens, const char *path, str
 {
     struct stat info;
     bool is_folder = stat(path, &info) == 0 && S_ISDIR(info.st_mode);
-    bool is_shards = !is_folder && ends_in_bin(path);
+    bool is_shards = !is_folder && text_ends_in(path, ".bin");
     if (tokens->data.request.target != DATA_TARGET_TOKENS)
         return snug_fail(err, SNUG_MISMATCH,
                          "%s: this is text or tokens, but the model does not take tokens: give it "

@@ -84,7 +84,8 @@ static size_t find_cut(const char *text, size_t width, bool is_command)
     return cut;
 }
 
-/* The last break at or before `cut` that follows a comma, else `cut`: "2 threads" stays together. */
+/* The last break at or before `cut` that follows a comma, else `cut`: "2 threads" stays
+ * together. */
 static size_t after_comma(const char *text, size_t cut)
 {
     for (size_t i = cut; i > 1; i--)

@@ -1,7 +1,7 @@
 /*
  * test_stop.c -- the end of a run: it is saved before the last evaluation, an evaluation can be
- * abandoned at any point, and neither changes a bit of what is trained or logged.  Data that goes bad
- * during a run ends it after a save.
+ * abandoned at any point, and neither changes a bit of what is trained or logged.  Data that goes
+ * bad during a run ends it after a save.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -222,7 +222,7 @@ static void test_eval_can_be_abandoned(void **state)
     files_remove_dir(dir);
 }
 
-/* ---- data that goes bad ------------------------------------------------------------------------ */
+/* ---- data that goes bad ---------------------------------------------------------------------- */
 
 enum { TEXT_BYTES = 2000, GOOD_STEPS = 3 };
 
