@@ -222,9 +222,10 @@ struct snug_fit_point { /* Pareto-optimal in memory and time (times within 0.1% 
 /* Searches micro-batch, checkpoint, update and offload for the fastest recipe whose plan and
  * runtime memory fit the recipe's budget.  Keys that the recipe sets are not changed.  `allow`
  * lists keys that the search may change although they change the training result:
- * "state-bits,master,lora", "all", or NULL for none.  The frontier has only the points near the
- * choice; snug_fit_sweep adds the others.  On SNUG_OVER_BUDGET nothing fits: the message names the smallest recipe, and *fit is
- * valid for its frontier.  After any other failure *fit is NULL. */
+ * "state-bits,master,lora,lora-base", "all", or NULL for none.  The frontier has only the points
+ * near the choice; snug_fit_sweep adds the others.  On SNUG_OVER_BUDGET nothing fits: the message
+ * names the smallest recipe, and *fit is valid for its frontier.  After any other failure *fit is
+ * NULL. */
 SNUG_API enum snug_status snug_fit_make(const snug_model *model, const snug_recipe *recipe,
                                         const char *allow, snug_fit **fit, struct snug_error *err);
 /* Completes the frontier, which takes longer than the search.  After a failure the fit can only be
@@ -241,7 +242,8 @@ SNUG_API char *snug_fit_text(const snug_fit *fit, int whole_frontier, int color)
 SNUG_API char *snug_fit_json(const snug_fit *fit);
 
 /* Sets *text to the program after the named pass: "model" is before any pass, "last" after all of
- * them.  "kernels" gives one line per op instead, with its kernel and the bytes of its workspace. */
+ * them.  "kernels" gives one line per op instead, with its kernel and the bytes of its
+ * workspace. */
 SNUG_API enum snug_status snug_dump(const snug_model *model, const snug_recipe *recipe,
                                     const char *after_pass, char **text, struct snug_error *err);
 

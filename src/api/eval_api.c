@@ -92,10 +92,11 @@ enum snug_status snug_eval_watched(const char *run, const char *data_spec,
     if (data_spec == NULL)
         data_spec = saved_run_text(state, "data", "spec"); /* owned by state */
     if (data_spec == NULL) {
-        status = snug_fail(err, SNUG_BAD_ARGUMENT,
-                           "%s was not trained by snug, so there is no data set to evaluate on: add "
-                           "DATA, or random",
-                           run);
+        status =
+            snug_fail(err, SNUG_BAD_ARGUMENT,
+                      "%s was not trained by snug, so there is no data set to evaluate on: add "
+                      "DATA, or random",
+                      run);
         goto done;
     }
     struct input_spec input_spec;

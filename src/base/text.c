@@ -86,6 +86,12 @@ bool text_is_utf8(const char *s)
     return *s == '\0';
 }
 
+bool text_ends_in(const char *text, const char *ending)
+{
+    size_t n = strlen(text), m = strlen(ending);
+    return n >= m && strcmp(text + n - m, ending) == 0;
+}
+
 bool text_is_control(const char *s, size_t length, unsigned *code)
 {
     const unsigned char *c = (const unsigned char *)s;

@@ -33,6 +33,7 @@ void text_free(struct text *text);
  * surrogates are invalid.  s is NUL-terminated. */
 size_t text_utf8_length(const char *s);
 bool text_is_utf8(const char *s);
+bool text_ends_in(const char *text, const char *ending);
 /* Is this character, of `length` bytes, a control character in the sense of snug_printable?  If
  * so, sets *code to its code point. */
 bool text_is_control(const char *s, size_t length, unsigned *code);

@@ -4,9 +4,10 @@
  *
  * Ops are timed inside a step, so that they find their operands in a cache exactly when they would
  * in the step of a large model.  One GPT-2 block at full width gives matmuls, attention and norms
- * at four lengths, one block with RMSNorm, RoPE and SwiGLU those ops at three; a small resnet gives the convolutions; the block's update is run with every kind
- * of optimizer state.  Ops of the same kind, type and similar size form one point of a curve: the
- * sum of their work over the sum of their times, each op with its best time of a few steps.
+ * at four lengths, one block with RMSNorm, RoPE and SwiGLU those ops at three; a small resnet gives
+ * the convolutions; the block's update is run with every kind of optimizer state.  Ops of the same
+ * kind, type and similar size form one point of a curve: the sum of their work over the sum of
+ * their times, each op with its best time of a few steps.
  *
  * All trials are run in two rounds, so that the steps of one trial are some seconds apart.  On a
  * shared machine, load or a lower clock in one round may be gone in the other.

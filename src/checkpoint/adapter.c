@@ -139,9 +139,18 @@ enum snug_status adapter_read_recipe(struct snug_recipe *recipe, struct snug_err
         return snug_fail(err, SNUG_MISMATCH,
                          "%s has alpha %g, not --lora-alpha %g: leave --lora-alpha out",
                          recipe->lora_from, alpha, recipe->lora_alpha);
+    if (config.layers[0] == '\0' && !recipe_is_given(recipe, "lora-on"))
+        return snug_fail(err, SNUG_UNSUPPORTED,
+                         "%s: its \"target_modules\" are not a short list of names: say with "
+                         "--lora-on which layers it adapts",
+                         recipe->lora_from);
     recipe->lora = config.rank;
     recipe->lora_alpha = alpha;
-    return SNUG_OK;
+    if (config.layers[0] == '\0' ||
+        recipe_inherit(recipe, "lora-on", config.layers, NULL) == SNUG_OK)
+        return SNUG_OK;
+    return snug_fail(err, SNUG_BAD_FILE, "%s: \"target_modules\" has a name that no layer can have",
+                     recipe->lora_from);
 }
 
 static enum snug_status wrong_part(const struct safetensors *st, const char *name, const char *what,
@@ -161,13 +170,13 @@ enum snug_status adapter_load_file(const struct compiled_step *compiled, struct 
         const struct st_entry *entry = safetensors_entry(st, k);
         tensor_id id = program_find(prog, peft_bare_name(entry->name));
         if (id == TENSOR_NONE || !adapter_has(prog, id))
-            return wrong_part(st, entry->name, "matches no adapter of this model: check --lora-on",
-                              err);
+            return wrong_part(st, entry->name,
+                              "matches no adapter of this model: leave --lora-on out", err);
         TRY(weights_read_entry(compiled, exec, id, st, entry, err));
     }
     if (n_missing != 0)
         return snug_fail(err, SNUG_MISMATCH,
-                         "%s lacks %d adapter matrices that this model has: check --lora-on",
+                         "%s lacks %d adapter matrices that this model has: leave --lora-on out",
                          safetensors_path(st), n_missing);
     return weights_start_copies(compiled, exec, err);
 }

@@ -17,8 +17,9 @@
 /* Is this tensor an adapter matrix, A or B? */
 bool adapter_has(const struct program *prog, tensor_id id);
 
-/* Sets rank and alpha of a recipe that starts from an adapter, from its adapter_config.json.  Call
- * it before compiling the recipe.  Recipes that start from no adapter are left unchanged. */
+/* Sets rank, alpha and, unless the user gave them, layers of a recipe that starts from an adapter,
+ * from its adapter_config.json.  Call it before compiling the recipe.  Recipes that start from no
+ * adapter are left unchanged. */
 enum snug_status adapter_read_recipe(struct snug_recipe *recipe, struct snug_error *err);
 /* Loads A and B, and their masters.  The file must have exactly the adapter matrices of the
  * program. */
@@ -45,8 +46,8 @@ struct adapter_files {
     int n_parts, n_model;
     struct adapter_merger *merger;
 };
-/* entries: A and B to save, under snug's names, which PEFT has with the prefix; they must outlive the
- * files. */
+/* entries: A and B to save, under snug's names, which PEFT has with the prefix; they must outlive
+ * the files. */
 enum snug_status adapter_files_make(const struct compiled_step *compiled, struct exec *exec,
                                     const struct snug_recipe *recipe, const char *prefix,
                                     const struct st_entry *entries, int n,

@@ -5,6 +5,7 @@
 
 #include "io/hf_config.h"
 #include "checkpoint/adapter.h"
+#include "checkpoint/config_hint.h"
 #include "checkpoint/weight_form.h"
 
 #include <math.h>
@@ -91,6 +92,42 @@ static enum snug_status wrong_shape(const struct safetensors *st, const struct s
     return SNUG_MISMATCH;
 }
 
+/* Exponents of all ones are NaN or infinity.  Loops that the compiler vectorizes: reading a file is
+ * slower. */
+static bool is_finite(enum dtype dtype, const void *values, int64_t n)
+{
+    const char *bytes = values;
+    uint16_t narrow, exponent = dtype == DTYPE_bf16 ? 0x7f80 : 0x7c00;
+    uint32_t wide;
+    int bad = 0;
+    if (dtype == DTYPE_f32)
+        for (int64_t i = 0; i < n; i++) {
+            memcpy(&wide, bytes + i * 4, sizeof wide);
+            bad |= (wide & 0x7f800000u) == 0x7f800000u;
+        }
+    else if (dtype == DTYPE_bf16 || dtype == DTYPE_f16)
+        for (int64_t i = 0; i < n; i++) {
+            memcpy(&narrow, bytes + i * 2, sizeof narrow);
+            bad |= (narrow & exponent) == exponent;
+        }
+    else
+        for (int64_t i = 0; i < n && dtype_is_float(dtype); i++)
+            bad |= !isfinite(dtype_load(dtype, values, i));
+    return bad == 0;
+}
+
+/* Weights with such values are of no use, and a run would blame its learning rate for them. */
+static enum snug_status check_finite(const struct safetensors *st, const struct st_entry *entry,
+                                     const void *values, int64_t n, struct snug_error *err)
+{
+    if (is_finite(entry->dtype, values, n))
+        return SNUG_OK;
+    return snug_fail(err, SNUG_BAD_FILE,
+                     "%s: tensor \"%s\" has values that are not finite (NaN or infinity): "
+                     "download or save these weights again",
+                     safetensors_path_of(st, entry), entry->name);
+}
+
 /* Elements [at, at + count) of an entry, in the file's type. */
 static enum snug_status read_piece(struct safetensors *st, const struct st_entry *entry, int64_t at,
                                    int64_t count, double buffer[WEIGHT_PIECE],
@@ -100,7 +137,8 @@ static enum snug_status read_piece(struct safetensors *st, const struct st_entry
     struct st_entry piece = *entry;
     piece.offset_bytes += at * size;
     piece.n_bytes = count * size;
-    return safetensors_read(st, &piece, buffer, err);
+    TRY(safetensors_read(st, &piece, buffer, err));
+    return check_finite(st, entry, buffer, count, err);
 }
 
 /* Reads straight into the tensor, or piece by piece if the types differ, the tensor is a shard, or
@@ -113,8 +151,10 @@ static enum snug_status read_to(const struct compiled_step *compiled, struct exe
     enum dtype dtype = compiled->prog.tensors[id].dtype;
     int64_t n = shape_elems(&entry->shape);
     bool is_shard = compiled->prog.tensors[id].whole.n_dims > 0;
-    if (entry->dtype == dtype && exec_data(exec, id) != NULL && !is_shard)
-        return safetensors_read(st, entry, exec_data(exec, id), err);
+    if (entry->dtype == dtype && exec_data(exec, id) != NULL && !is_shard) {
+        TRY(safetensors_read(st, entry, exec_data(exec, id), err));
+        return check_finite(st, entry, exec_data(exec, id), n, err);
+    }
     int64_t first = compiled->prog.tensors[id].whole_from / WEIGHT_PIECE * WEIGHT_PIECE;
     int64_t end = compiled->prog.tensors[id].whole_from + tensor_elems(&compiled->prog, id);
     for (int64_t at = first; at < n && at < end; at += WEIGHT_PIECE) {
@@ -173,13 +213,8 @@ enum snug_status weights_read_entry(const struct compiled_step *compiled, struct
                                         : read_to(compiled, exec, id, st, entry, err);
 }
 
-static bool ends_in(const char *name, const char *ending)
-{
-    size_t n = strlen(name), m = strlen(ending);
-    return n >= m && strcmp(name + n - m, ending) == 0;
-}
-
-/* Files may store a tied LM head as well.  It must equal the token embedding, which is what runs. */
+/* Files may store a tied LM head as well.  It must equal the token embedding, which is what
+ * runs. */
 static enum snug_status check_tied_head(struct safetensors *st, const struct st_entry *head,
                                         const struct st_entry *table, struct snug_error *err)
 {
@@ -195,7 +230,8 @@ static enum snug_status check_tied_head(struct safetensors *st, const struct st_
     if (!same)
         return snug_fail(err, SNUG_UNSUPPORTED,
                          "%s has an LM head (\"%s\") that is not tied to the token embedding, but "
-                         "the LM head of this model is tied",
+                         "the LM head of this model is tied: check \"tie_word_embeddings\" in "
+                         "config.json",
                          safetensors_path(st), head->name);
     return SNUG_OK;
 }
@@ -204,22 +240,23 @@ static enum snug_status check_tied_head(struct safetensors *st, const struct st_
  * rotation, PyTorch files a batch count for each norm. */
 static bool is_ignorable(const char *name)
 {
-    return ends_in(name, ".attn.bias") || ends_in(name, ".attn.masked_bias") ||
-           ends_in(name, ".rotary_emb.inv_freq") || ends_in(name, ".num_batches_tracked");
+    return text_ends_in(name, ".attn.bias") || text_ends_in(name, ".attn.masked_bias") ||
+           text_ends_in(name, ".rotary_emb.inv_freq") || text_ends_in(name, ".num_batches_tracked");
 }
 
 /* A tensor of the file that no parameter of the model was read from. */
-static enum snug_status check_unused(struct safetensors *st, const struct st_entry *entry,
-                                     struct snug_error *err)
+static enum snug_status check_unused(const struct program *prog, struct safetensors *st,
+                                     const struct st_entry *entry, struct snug_error *err)
 {
+    char hint[CONFIG_HINT_MAX];
     if (is_ignorable(entry->name))
         return SNUG_OK;
     const struct st_entry *table = hf_find_embedding(st);
     if (strcmp(hf_bare_name(entry->name), HF_HEAD_NAME) == 0 && table != NULL)
         return check_tied_head(st, entry, table, err);
     return snug_fail(err, SNUG_MISMATCH,
-                     "%s has an unexpected tensor \"%s\", which the model does not have",
-                     safetensors_path(st), entry->name);
+                     "%s has an unexpected tensor \"%s\", which the model does not have%s",
+                     safetensors_path(st), entry->name, config_hint(prog, st, entry->name, hint));
 }
 
 enum snug_status weights_load(const struct compiled_step *compiled, struct exec *exec,
@@ -235,8 +272,10 @@ enum snug_status weights_load(const struct compiled_step *compiled, struct exec 
             continue;
         const struct st_entry *entry = hf_find_tensor(st, t->name);
         if (entry == NULL) {
-            status = snug_fail(err, SNUG_MISMATCH, "%s has no tensor \"%s\", which the model needs",
-                               safetensors_path(st), t->name);
+            char hint[CONFIG_HINT_MAX];
+            status =
+                snug_fail(err, SNUG_MISMATCH, "%s has no tensor \"%s\", which the model needs%s",
+                          safetensors_path(st), t->name, config_hint(prog, st, t->name, hint));
             break;
         }
         used[entry - safetensors_entry(st, 0)] = true;
@@ -245,7 +284,7 @@ enum snug_status weights_load(const struct compiled_step *compiled, struct exec 
     }
     for (int k = 0; k < safetensors_count(st) && status == SNUG_OK; k++)
         if (!used[k])
-            status = check_unused(st, safetensors_entry(st, k), err);
+            status = check_unused(prog, st, safetensors_entry(st, k), err);
     free(used);
     return status == SNUG_OK ? weights_start_copies(compiled, exec, err) : status;
 }

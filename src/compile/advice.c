@@ -169,6 +169,21 @@ static void consider_states(struct candidates *c)
         consider(c, ADVICE_rounding, "--state-bits 8");
 }
 
+/* Can the matrices below adapters be stored in fewer bits? */
+static bool has_wide_base(const struct snug_recipe *recipe)
+{
+    return recipe->lora > 0 && (recipe->lora_base == 0 || recipe->lora_base == 16);
+}
+
+static void consider_base(struct candidates *c)
+{
+    if (!has_wide_base(c->recipe) ||
+        !is_large(c->compiled, c->compiled->plan.at_peak[ROLE_parameter]))
+        return;
+    consider(c, ADVICE_rounding, "--lora-base 8");
+    consider(c, ADVICE_rounding, "--lora-base 4");
+}
+
 static void consider_other_learning(struct candidates *c)
 {
     if (c->recipe->lora == 0 && model_is_language(c->model))
@@ -208,6 +223,7 @@ int advice_list(const struct compile_request *request, const struct compiled_ste
     consider_offload(&c);
     if (recipe->precision == DTYPE_f32)
         consider(&c, ADVICE_rounding, "--precision bf16");
+    consider_base(&c);
     if (c.n < OF_ONE_KIND)
         consider_other_learning(&c);
     if (c.no_memory)
@@ -250,7 +266,7 @@ static bool write_flags(const struct nearest *n, const struct snug_recipe *other
                         struct priced_recipe *priced)
 {
     static const char *const keys[] = {"micro-batch", "precision", "state-bits", "zero",
-                                       "checkpoint",  "update",    "offload"};
+                                       "checkpoint",  "update",    "offload",    "lora-base"};
     bool ok = true;
     for (size_t i = 0; i < sizeof keys / sizeof *keys && ok; i++) {
         struct text was = {0}, is = {0};
@@ -399,12 +415,27 @@ static bool try_same_result(struct nearest *n)
 
 static bool try_other_rounding(struct nearest *n)
 {
-    static const char *const fewer_bits[] = {"--precision bf16", "--state-bits 8"};
-    bool is_f32 = n->recipe->precision == DTYPE_f32, has_bits = recipe_state_bits(n->recipe) > 8;
+    static const char *const bases[] = {"--lora-base 8", "--lora-base 4"};
+    enum { N_BASES = sizeof bases / sizeof *bases };
     struct snug_recipe narrow = *n->recipe;
-    return try_single_flags(n, false, fewer_bits + !is_f32, is_f32 + has_bits) ||
-           (is_f32 && snug_recipe_set_line(&narrow, fewer_bits[0], NULL) == SNUG_OK &&
-            try_together(n, &narrow));
+    const char *flags[2 + N_BASES];
+    int n_flags = 0, n_bases = has_wide_base(n->recipe) ? N_BASES : 0;
+    bool is_f32 = n->recipe->precision == DTYPE_f32;
+    if (is_f32)
+        flags[n_flags++] = "--precision bf16";
+    if (recipe_state_bits(n->recipe) > 8)
+        flags[n_flags++] = "--state-bits 8";
+    for (int i = 0; i < n_bases; i++)
+        flags[n_flags++] = bases[i];
+    if (try_single_flags(n, false, flags, n_flags))
+        return true;
+    bool is_set = !is_f32 || snug_recipe_set_line(&narrow, "--precision bf16", NULL) == SNUG_OK;
+    if (is_f32 && is_set && try_together(n, &narrow))
+        return true;
+    for (int i = 0; i < n_bases && is_set; i++)
+        if (snug_recipe_set_line(&narrow, bases[i], NULL) == SNUG_OK && try_together(n, &narrow))
+            return true;
+    return false;
 }
 
 bool advice_find_fitting(const struct snug_model *model, const struct snug_recipe *recipe,

@@ -6,11 +6,12 @@
  * exact.  So we search for the largest limit whose plan fits the budget.  First no limit: if that
  * fits, nothing is recomputed.  Then the lowest limit: if that does not fit, nothing does.  Then
  * bisection between the two.  Only the plan that is chosen is made in full, which takes several
- * times as long as to know whether a plan fits.  An estimate bisects less often: it is only compared
- * with others, and planned in full if it wins.
+ * times as long as to know whether a plan fits.  An estimate bisects less often: it is only
+ * compared with others, and planned in full if it wins.
  *
  * If not even the lowest limit fits, the batch is split into smaller micro-batches, unless the user
- * has set --micro-batch.  A plan that still does not fit is returned, and budget.c refuses it.
+ * has set --micro-batch.  If no plan fits, the smallest is returned, or one that is nearly as small
+ * and recomputes less, and budget.c refuses it.
  *
  * Ranks that share a batch recompute the same ops: every rank uses the limit of the largest plan.
  */
@@ -20,9 +21,29 @@
 
 enum { N_HALVINGS = 12, N_HALVINGS_ESTIMATE = 5 };
 
+static int64_t needed_bytes(const struct compiled_step *s)
+{
+    return s->plan.arena_bytes + compiled_step_runtime_bytes(s);
+}
+
 static bool fits(const struct compiled_step *s, const struct snug_recipe *recipe)
 {
-    return s->plan.arena_bytes + compiled_step_runtime_bytes(s) <= recipe->memory;
+    return needed_bytes(s) <= recipe->memory;
+}
+
+/* Which of two plans that do not fit is returned: to save the last percents, recomputation can grow
+ * to many times the forward pass, which says little about the recipe.  Estimates are compared with
+ * others by their bytes alone. */
+static bool is_better_refused(const struct compile_request *q, const struct compiled_step *other,
+                              const struct compiled_step *s)
+{
+    enum { NEARLY = 16 };
+    int64_t of_other = needed_bytes(other), of_s = needed_bytes(s);
+    int64_t difference = of_other < of_s ? of_s - of_other : of_other - of_s;
+    bool is_near = difference <= of_s / NEARLY && !q->estimate;
+    return is_near && other->plan.recompute_flops != s->plan.recompute_flops
+               ? other->plan.recompute_flops < s->plan.recompute_flops
+               : of_other < of_s;
 }
 
 /* Plans with that limit.  Does the lower bound of the plan fit? */
@@ -58,7 +79,7 @@ static enum snug_status try_room(const struct compile_request *q, int64_t room_b
     return SNUG_OK;
 }
 
-/* Plans with the lowest limits; *s becomes the smaller plan. */
+/* Plans with the lowest limits; *s becomes the better plan. */
 static enum snug_status use_lowest(const struct compile_request *q, int64_t least_bytes,
                                    struct compiled_step *s, struct snug_error *err)
 {
@@ -68,9 +89,9 @@ static enum snug_status use_lowest(const struct compile_request *q, int64_t leas
         struct compile_request one = *q;
         one.room_bytes = rooms[i];
         TRY(compile_fullest_rank(&one, &other, err));
-        bool is_smaller = i == 0 || other.plan.arena_bytes < s->plan.arena_bytes;
-        compiled_step_free(is_smaller ? s : &other);
-        if (is_smaller)
+        bool is_better = i == 0 || fits(&other, q->recipe) || is_better_refused(q, &other, s);
+        compiled_step_free(is_better ? s : &other);
+        if (is_better)
             *s = other;
     }
     return SNUG_OK;
@@ -177,14 +198,19 @@ enum snug_status compile_fitting(const struct compile_request *request, struct c
     }
     TRY(make_best(&q, s, err));
     bool splits = may_split(request, s);
-    while (splits && !fits(s, q.recipe) && s->micro_batch > 1) {
-        struct compiled_step smaller;
-        q.micro_batch = smaller_divisor(s->batch, s->micro_batch);
-        enum snug_status status = make_best(&q, &smaller, err);
-        compiled_step_free(s);
-        if (status != SNUG_OK)
+    int64_t micro_batch = s->micro_batch;
+    while (splits && !fits(s, q.recipe) && micro_batch > 1) {
+        struct compiled_step other;
+        q.micro_batch = micro_batch = smaller_divisor(s->batch, micro_batch);
+        enum snug_status status = make_best(&q, &other, err);
+        if (status != SNUG_OK) {
+            compiled_step_free(s);
             return status;
-        *s = smaller;
+        }
+        bool is_better = fits(&other, q.recipe) || is_better_refused(&q, &other, s);
+        compiled_step_free(is_better ? s : &other);
+        if (is_better)
+            *s = other;
     }
     return is_one_of_many ? compile_alike(request, s, err) : SNUG_OK;
 }

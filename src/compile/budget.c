@@ -6,6 +6,7 @@
 #include "base/process_memory.h"
 #include "compile/advice.h"
 
+#include <math.h>
 #include <stdio.h>
 
 const char *budget_name(const struct snug_recipe *recipe)
@@ -18,14 +19,13 @@ const char *budget_name(const struct snug_recipe *recipe)
 
 const char *budget_size(int64_t bytes, char out[TEXT_SIZE_MAX])
 {
-    int64_t tenth = ((int64_t)1 << 30) / 10, mebi = 1 << 20;
-    int64_t tenths = (bytes + tenth - 1) / tenth;
-    if (tenths > 10)
-        snprintf(out, TEXT_SIZE_MAX, "%lld.%lld GiB", (long long)(tenths / 10),
-                 (long long)(tenths % 10));
-    else
-        snprintf(out, TEXT_SIZE_MAX, "%lld MiB", (long long)((bytes + mebi - 1) / mebi));
-    return out;
+    double value = (double)bytes, unit = 1;
+    while (value >= 1000) {
+        value /= 1024;
+        unit *= 1024;
+    }
+    double last_digit = unit / (value >= 100 || bytes < 1000 ? 1 : value >= 10 ? 10 : 100);
+    return text_size((int64_t)(ceil((double)bytes / last_digit) * last_digit), out);
 }
 
 enum snug_status budget_check(const struct snug_model *model, const struct snug_recipe *recipe,

@@ -9,7 +9,7 @@
 /* "the budget" if the user gave --memory, else where the limit comes from: "the GPU's memory". */
 const char *budget_name(const struct snug_recipe *recipe);
 
-/* A size rounded up to 0.1 GiB, or to 1 MiB, so that a budget of the printed size is enough. */
+/* text_size, but rounded up: a budget of the printed size is enough. */
 const char *budget_size(int64_t bytes, char out[TEXT_SIZE_MAX]);
 
 /* Compares the plan plus the runtime with `limit_bytes`, called `limit_name` in the message ("the

@@ -16,8 +16,8 @@
 
 #include <string.h>
 
-/* Estimates the plan: it is over --memory if and only if the plan is.  Where the quick search cannot
- * tell, because the budget is close to the lower bound, makes the plan. */
+/* Estimates the plan: it is over --memory if and only if the plan is.  Where the quick search
+ * cannot tell, because the budget is close to the lower bound, makes the plan. */
 static enum snug_status estimate_bound(const struct compile_request *q, struct compiled_step *s,
                                        struct snug_error *err)
 {

@@ -1,6 +1,8 @@
 /*
- * explain.c -- remarks for users who compare a plan with a formula.
+ * explain.c -- remarks for users who compare a plan with a formula, or overlook what it implies.
  *
+ *     lora         a preset has no weights, so adapters would be trained on random ones
+ *     target       the plan, or the budget, exceeds the memory of the card that it is for
  *     gradients    textbooks count all gradients at the peak; here few exist at the peak
  *     activations  the ZeRO paper counts 12 x hidden per token and layer; backward reads more
  *     checkpoint   sqrt(n) segments assume that a layer saves as much inside as at its border; a
@@ -10,10 +12,53 @@
  */
 #include "compile/explain.h"
 
+#include "compile/device_rates.h"
 #include "plan/timeline.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+
+const char *explain_random_base(const struct snug_model *model, const struct snug_recipe *recipe)
+{
+    if (recipe->lora == 0 || model->weights_folder != NULL || model->family == MODEL_custom)
+        return NULL;
+    return "the frozen weights of a preset are random, and adapters on them learn little: "
+           "give a folder with weights";
+}
+
+static bool explain_lora(const struct compile_request *request, struct explanation *e)
+{
+    const char *words = explain_random_base(request->model, request->recipe);
+    if (words == NULL)
+        return false;
+    e->about = "lora";
+    snprintf(e->words, EXPLAIN_WORDS, "%s", words);
+    return true;
+}
+
+/* A refusal says it where the budget is no more than the card has. */
+static bool explain_target(const struct snug_recipe *recipe, const struct compiled_step *s,
+                           struct explanation *e)
+{
+    const char *card;
+    char size[TEXT_SIZE_MAX], of_card[TEXT_SIZE_MAX], limit[TEXT_SIZE_MAX];
+    int64_t card_bytes = rates_card_memory((enum target)recipe->target, &card);
+    int64_t needed = s->plan.arena_bytes + compiled_step_runtime_bytes(s);
+    bool is_needed = needed > card_bytes && (recipe->memory == 0 || recipe->memory > card_bytes);
+    if (card_bytes == 0 || (!is_needed && recipe->memory <= card_bytes))
+        return false;
+    e->about = "target";
+    text_size(card_bytes, of_card);
+    snprintf(limit, sizeof limit, "%gG", (double)card_bytes / (1 << 30));
+    if (is_needed)
+        snprintf(e->words, EXPLAIN_WORDS,
+                 "%s with the runtime do not fit the %s of one %s: --memory %s refuses such a plan",
+                 text_size(needed, size), of_card, card, limit);
+    else
+        snprintf(e->words, EXPLAIN_WORDS, "the budget of %s is more than the %s of one %s",
+                 text_size(recipe->memory, size), of_card, card);
+    return true;
+}
 
 static bool is_far_below(int64_t bytes, int64_t all)
 {
@@ -137,8 +182,10 @@ int explain_plan(const struct compile_request *request, const struct compiled_st
     const struct snug_recipe *recipe = request->recipe;
     bool failed = false;
     int n = 0;
+    n += explain_target(recipe, s, &out[n]);
     if (s->prog.loss == TENSOR_NONE)
-        return 0;
+        return n;
+    n += explain_lora(request, &out[n]);
     n += explain_gradients(recipe, s, &out[n], &failed);
     n += explain_activations(request->model, recipe, s, &out[n]);
     n += explain_checkpoint(request, s, &out[n], &failed);

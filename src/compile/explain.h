@@ -6,12 +6,15 @@
 
 #include "compile/compile.h"
 
-enum { EXPLAIN_MOST = 4, EXPLAIN_WORDS = 256 };
+enum { EXPLAIN_MOST = 5, EXPLAIN_WORDS = 256 };
 
 struct explanation {
     const char *about; /* "gradients" */
     char words[EXPLAIN_WORDS];
 };
+
+/* What to know about adapters on random weights; NULL unless the recipe trains such. */
+const char *explain_random_base(const struct snug_model *model, const struct snug_recipe *recipe);
 
 /* The explanations that apply to this plan; `request` gave it.  Returns their number, or -1 if out
  * of memory. */

@@ -25,6 +25,7 @@ static const struct axis_info {
     [FIT_STATE_BITS] = {"state-bits", true, {"16", "8", "4", NULL}},
     [FIT_MASTER] = {"master", true, {"none", NULL}},
     [FIT_LORA] = {"lora", true, {"16", NULL}},
+    [FIT_LORA_BASE] = {"lora-base", true, {"8", "4", NULL}},
 };
 
 /* ---- what is searched ------------------------------------------------------------------------ */
@@ -51,9 +52,10 @@ static enum snug_status check_allow(const char *allow, struct snug_error *err)
             known = known || (axis_infos[i].changes_training && strlen(axis_infos[i].key) == n &&
                               strncmp(at, axis_infos[i].key, n) == 0);
         if (!known)
-            return snug_fail(err, SNUG_BAD_ARGUMENT,
-                             "--allow: \"%.*s\" is not one of state-bits, master, lora, all",
-                             n > 60 ? 60 : (int)n, at);
+            return snug_fail(
+                err, SNUG_BAD_ARGUMENT,
+                "--allow: \"%.*s\" is not one of state-bits, master, lora, lora-base, all",
+                n > 60 ? 60 : (int)n, at);
         at += n;
     }
     return SNUG_OK;
@@ -76,6 +78,8 @@ static bool add_own_value(const struct fit *fit, struct fit_axis *axis)
         text_add(&own, "%lld", (long long)fit->batch);
     else if (own.length == 0 && strcmp(axis->key, "state-bits") == 0)
         text_add(&own, "%d", recipe_state_bits(&fit->recipe));
+    else if (own.length == 0 && strcmp(axis->key, "lora-base") == 0)
+        text_add(&own, "%d", 8 * (int)dtype_bytes(recipe_dtype(&fit->recipe)));
     snprintf(axis->values[0], FIT_VALUE_TEXT, "%s", own.length > 0 ? own.data : "none");
     axis->n_values = 1;
     bool ok = !own.failed;

@@ -24,6 +24,7 @@ enum fit_axis_id {
     FIT_STATE_BITS,
     FIT_MASTER,
     FIT_LORA,
+    FIT_LORA_BASE,
     FIT_N_AXES
 };
 

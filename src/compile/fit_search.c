@@ -1,12 +1,12 @@
 /*
  * fit_search.c -- choose the fastest candidate that fits, changing training as little as possible.
  *
- * A tier is one combination of the keys that change training: state bits, master, LoRA.  Tiers are
- * ordered from no change to the most.  The search takes the first tier in which something fits.  If
- * lack of memory makes that one slow, some later tiers are tried for speed: they must be faster by
- * a tenth, or by three hundredths once a tier is chosen that changes training anyway.  4-bit states
- * and LoRA change so much that they are used only if nothing else fits.  A tier whose smallest
- * candidates are over the budget is skipped at once.
+ * A tier is one combination of the keys that change training: state bits, master, LoRA and the bits
+ * of its base.  Tiers are ordered from no change to the most.  The search takes the first tier in
+ * which something fits.  If lack of memory makes that one slow, some later tiers are tried for
+ * speed: they must be faster by a tenth, or by three hundredths once a tier is chosen that changes
+ * training anyway.  4-bit states, LoRA and its base change so much that they are used only if
+ * nothing else fits.  A tier whose smallest candidates are over the budget is skipped at once.
  *
  * A tier has four axes: micro-batch, checkpoint, update, offload.  All but the first only add time,
  * so the time without them is a lower bound.  Candidates that are slow to price are priced only if
@@ -33,15 +33,20 @@ static const double WORTH = 1.1, WORTH_FURTHER = 1.03;
 
 /* Ordered by how much they change training: a judgement, not a measurement.  States are averages
  * over many steps, so their rounding errors average out; without a master copy every weight update
- * is rounded; 4 bits are coarse.  LoRA comes last because it does not train the matrices at all.
- * Its states are so small that fewer bits would not help. */
+ * is rounded; 4 bits are coarse.  A frozen base in fewer bits makes sense with LoRA only,
+ * the user's or ours.  LoRA comes last because it does not train the matrices at all.  Its states
+ * are so small that fewer bits would not help. */
 static const struct tier {
-    const char *state_bits, *master, *lora; /* NULL: the user's own */
-    bool may_be_faster;                     /* tried for speed even if an earlier tier fits */
+    const char *state_bits, *master, *lora, *lora_base; /* NULL: the user's own */
+    bool may_be_faster; /* tried for speed even if an earlier tier fits */
 } tiers[] = {
-    {NULL, NULL, NULL, false},   {"16", NULL, NULL, true},    {"8", NULL, NULL, true},
-    {NULL, "none", NULL, false}, {"16", "none", NULL, false}, {"8", "none", NULL, true},
-    {"4", NULL, NULL, false},    {"4", "none", NULL, false},  {NULL, NULL, "16", false},
+    {NULL, NULL, NULL, NULL, false},   {"16", NULL, NULL, NULL, true},
+    {"8", NULL, NULL, NULL, true},     {NULL, "none", NULL, NULL, false},
+    {"16", "none", NULL, NULL, false}, {"8", "none", NULL, NULL, true},
+    {"4", NULL, NULL, NULL, false},    {"4", "none", NULL, NULL, false},
+    {NULL, NULL, NULL, "8", false},    {NULL, NULL, NULL, "4", false},
+    {NULL, NULL, "16", NULL, false},   {NULL, NULL, "16", "8", false},
+    {NULL, NULL, "16", "4", false},
 };
 enum { N_TIERS = sizeof tiers / sizeof *tiers };
 
@@ -70,7 +75,9 @@ static int first_of_tier(const struct fit *fit, const struct tier *tier)
     int choice[FIT_N_AXES] = {0};
     bool is_allowed = choose(fit, FIT_STATE_BITS, tier->state_bits, choice) &&
                       choose(fit, FIT_MASTER, tier->master, choice) &&
-                      choose(fit, FIT_LORA, tier->lora, choice);
+                      choose(fit, FIT_LORA, tier->lora, choice) &&
+                      choose(fit, FIT_LORA_BASE, tier->lora_base, choice) &&
+                      (tier->lora_base == NULL || tier->lora != NULL || fit->recipe.lora > 0);
     return is_allowed ? fit_index(fit, choice) : -1;
 }
 
@@ -338,21 +345,23 @@ static enum snug_status take_smallest(struct fit *fit, struct snug_error *err)
     return fit_place(fit, &fit->smallest, 1, err);
 }
 
-/* The last tier without LoRA: no other tier that trains all weights is smaller. */
-static int last_full_tier(const struct fit *fit)
+/* The last tier that is allowed, of those that add LoRA or of the others; -1 if there is none.  No
+ * other one of them is smaller. */
+static int last_tier(const struct fit *fit, bool adds_lora)
 {
     int last = N_TIERS - 1;
-    while (last > 0 && (tiers[last].lora != NULL || first_of_tier(fit, &tiers[last]) < 0))
+    while (last >= 0 &&
+           ((tiers[last].lora != NULL) != adds_lora || first_of_tier(fit, &tiers[last]) < 0))
         last--;
     return last;
 }
 
-/* The tier to try next after nothing fits in the first: the second, or the one after the last full
- * tier if that one is hopeless too. */
+/* The tier to try next after nothing fits in the first: the second, or the one after the last that
+ * adds no LoRA if that one is hopeless too. */
 static enum snug_status next_tier(struct search *s, int *next, struct snug_error *err)
 {
     bool hopeless;
-    int last = last_full_tier(s->fit);
+    int last = last_tier(s->fit, false);
     s->first = first_of_tier(s->fit, &tiers[last]);
     TRY(is_hopeless(s, &hopeless, err));
     *next = hopeless ? last + 1 : 1;
@@ -421,16 +430,16 @@ enum snug_status fit_choose(struct fit *fit, struct snug_error *err)
     return status == SNUG_OK && s.best < 0 ? take_smallest(fit, err) : status;
 }
 
-/* Looks at the last tier without LoRA and the one with it. */
+/* Looks at the last tier that adds LoRA and the last of the others. */
 enum snug_status fit_find_smallest(struct fit *fit, struct snug_error *err)
 {
     struct search s;
     TRY(begin_search(fit, &s, err));
-    const int looked_at[] = {last_full_tier(fit), N_TIERS - 1};
+    const int looked_at[] = {last_tier(fit, false), last_tier(fit, true)};
     enum snug_status status = SNUG_OK;
     for (int i = 0; i < 2 && status == SNUG_OK; i++) {
         bool hopeless;
-        s.first = first_of_tier(fit, &tiers[looked_at[i]]);
+        s.first = looked_at[i] < 0 ? -1 : first_of_tier(fit, &tiers[looked_at[i]]);
         if (s.first >= 0)
             status = is_hopeless(&s, &hopeless, err);
     }

@@ -213,3 +213,16 @@ enum snug_status data_fill(struct data *data, enum data_split split, int64_t fir
     }
     return first_status;
 }
+
+enum snug_status data_scan(struct data *data, int64_t most, struct snug_error *err)
+{
+    return data->scan == NULL ? SNUG_OK : data->scan(data, most, err);
+}
+
+enum snug_status data_check(struct data *data, enum data_split split, int64_t first, int64_t n,
+                            struct snug_error *err)
+{
+    for (int64_t i = 0; i < n && data->check != NULL; i++)
+        TRY(data->check(data, split, first + i, err));
+    return SNUG_OK;
+}

@@ -8,8 +8,8 @@
  *     random           random samples, for benchmarks
  *     text             a file or a folder of files; each byte is a token (for vocabularies of at
  *                      most 256 tokens, or if the request asks for it)
- *     token shards     *.bin in llm.c's layouts of 16- and 32-bit ids, or in nanoGPT's (nothing but ids:
- *                      of 16 bits up to a vocabulary of 65,536, of 32 bits above)
+ *     token shards     *.bin in llm.c's layouts of 16- and 32-bit ids, or in nanoGPT's (nothing but
+ *                      ids: of 16 bits up to a vocabulary of 65,536, of 32 bits above)
  *     IDX images       MNIST's format: a folder with four files, plain or gzip
  *     CIFAR-10         the binary version: a folder with data_batch_*.bin and test_batch.bin
  *
@@ -71,6 +71,14 @@ int64_t data_n_samples(const struct data *data, enum data_split split);
  * in file order and wraps around. */
 enum snug_status data_fill(struct data *data, enum data_split split, int64_t first, int64_t n,
                            void *input, void *target, struct snug_error *err);
+
+/* Looks for token ids outside the vocabulary among at most `most` tokens, the held-out ones first:
+ * once, before a run. */
+enum snug_status data_scan(struct data *data, int64_t most, struct snug_error *err);
+/* Fails if tokens of these samples cannot be read or are outside the vocabulary.  Reads them, which
+ * is cheap beside a step.  Does nothing for images, which are checked when they are opened. */
+enum snug_status data_check(struct data *data, enum data_split split, int64_t first, int64_t n,
+                            struct snug_error *err);
 
 /* A hash of kind and sizes, but not of paths.  A resumed run uses it to detect another data set. */
 uint64_t data_fingerprint(const struct data *data);

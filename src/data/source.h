@@ -15,6 +15,10 @@ struct data {
     /* Writes sample number `position` of the endless order. */
     enum snug_status (*fill)(struct data *data, enum data_split split, int64_t position,
                              void *input, void *target, struct snug_error *err);
+    /* See data_scan, and data_check for one sample; NULL if there is nothing to check. */
+    enum snug_status (*scan)(struct data *data, int64_t most, struct snug_error *err);
+    enum snug_status (*check)(struct data *data, enum data_split split, int64_t position,
+                              struct snug_error *err);
     bool fills_in_any_thread;         /* fill may be called from several threads at once */
     bool has_classes;                 /* see data_has_classes */
     void (*close)(struct data *data); /* frees the whole struct */

@@ -24,12 +24,20 @@
 #include "base/arena.h"
 #include "base/fd.h"
 #include "base/rng.h"
+#include "base/text.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "shards are little-endian");
 
-enum { N_BYTES = 256, N_SHORT_IDS = 1 << 16, SNIFF_BYTES = 4096, SHARD_HEADER_BYTES = 256 * 4 };
+enum {
+    N_BYTES = 256,
+    N_SHORT_IDS = 1 << 16,
+    SNIFF_BYTES = 4096,
+    SCAN_AT_ONCE = 1 << 16,
+    SHARD_HEADER_BYTES = 256 * 4
+};
 
-/* llm.c's shards begin with a magic number and a version; the third integer is the number of tokens. */
+/* llm.c's shards begin with a magic number and a version; the third integer is the number of
+ * tokens. */
 static const struct shard_format {
     uint32_t magic, version;
     int token_bytes;
@@ -118,18 +126,20 @@ static enum snug_status read_part(struct tokens *tokens, int index, int64_t firs
         if (id >= tokens->data.request.n_classes)
             return snug_fail(
                 err, SNUG_MISMATCH,
-                "%s: token id %u at position %lld, but the model's vocabulary has %lld tokens%s",
+                "%s: token id %u at position %lld, but the model's vocabulary has %lld tokens: %s",
                 file->path, id, (long long)(first + i), (long long)tokens->data.request.n_classes,
-                file->token_bytes == 4 && file->header_bytes == 0
-                    ? ": for a vocabulary of more than 65536, *.bin is read as 32-bit ids"
-                    : "");
+                file->token_bytes == 1 ? "give text that has no such bytes"
+                : file->token_bytes == 4 && file->header_bytes == 0
+                    ? "for a vocabulary of more than 65536, *.bin is read as 32-bit ids"
+                    : "give shards of this model's tokenizer");
         out[i] = (int32_t)id;
     }
     return SNUG_OK;
 }
 
-static enum snug_status fill(struct data *data, enum data_split split, int64_t position,
-                             void *input, void *target, struct snug_error *err)
+/* Reads the T + 1 tokens of a sample into tokens->window. */
+static enum snug_status read_window(struct data *data, enum data_split split, int64_t position,
+                                    struct snug_error *err)
 {
     struct tokens *tokens = (struct tokens *)data;
     int64_t length = data->request.sample_elems;
@@ -151,23 +161,67 @@ static enum snug_status fill(struct data *data, enum data_split split, int64_t p
         TRY(read_part(tokens, index, first, n, tokens->window + done, err));
         done += n;
     }
+    return SNUG_OK;
+}
+
+static enum snug_status fill(struct data *data, enum data_split split, int64_t position,
+                             void *input, void *target, struct snug_error *err)
+{
+    const struct tokens *tokens = (struct tokens *)data;
+    int64_t length = data->request.sample_elems;
+    TRY(read_window(data, split, position, err));
     memcpy(input, tokens->window, (size_t)length * sizeof(int32_t));
     memcpy(target, tokens->window + 1, (size_t)length * sizeof(int32_t));
     return SNUG_OK;
 }
 
+/* Can a file of ids of this width hold one that the vocabulary lacks? */
+static bool can_exceed(const struct tokens *tokens, const struct token_file *file)
+{
+    return tokens->data.request.n_classes < (int64_t)1 << 8 * file->token_bytes;
+}
+
+/* Reads files from the token `begin` of the stream on, until its token `end` or *left tokens. */
+static enum snug_status scan_part(struct tokens *tokens, int64_t begin, int64_t end, int64_t *left,
+                                  int32_t *buffer, struct snug_error *err)
+{
+    for (int64_t place = begin, n; place<end && * left> 0; place += n) {
+        int index = file_at(tokens, place);
+        const struct token_file *file = &tokens->files[index];
+        int64_t in_file = file->begin + file->n_tokens - place;
+        n = in_file < end - place ? in_file : end - place;
+        if (!can_exceed(tokens, file))
+            continue;
+        n = n < SCAN_AT_ONCE ? n : SCAN_AT_ONCE;
+        n = n < *left ? n : *left;
+        TRY(read_part(tokens, index, place - file->begin, n, buffer, err));
+        *left -= n;
+    }
+    return SNUG_OK;
+}
+
+static enum snug_status scan(struct data *data, int64_t most, struct snug_error *err)
+{
+    struct tokens *tokens = (struct tokens *)data;
+    int32_t *buffer = malloc(SCAN_AT_ONCE * sizeof *buffer);
+    if (buffer == NULL)
+        return snug_fail(err, SNUG_NO_MEMORY, "out of memory checking the token ids");
+    enum snug_status status = scan_part(tokens, tokens->begin[DATA_HELD_OUT],
+                                        tokens->end[DATA_HELD_OUT], &most, buffer, err);
+    if (status == SNUG_OK)
+        status = scan_part(tokens, tokens->begin[DATA_TRAIN], tokens->end[DATA_TRAIN], &most,
+                           buffer, err);
+    free(buffer);
+    return status;
+}
+
 /* ---- opening ----------------------------------------------------------------------------- */
 
-static bool ends_in(const char *path, size_t length, const char *ending)
+/* Do the first `length` characters end so, in any case? */
+static bool part_ends_in(const char *path, size_t length, const char *ending)
 {
     size_t n = strlen(ending);
     return length >= n && strncasecmp(path + length - n, ending, n) == 0;
-}
-
-static bool ends_in_bin(const char *path)
-{
-    size_t length = strlen(path);
-    return length >= 4 && strcmp(path + length - 4, ".bin") == 0;
 }
 
 /* Detects JSONL by name, compressed or not: nobody wants to train on its braces and keys. */
@@ -176,9 +230,9 @@ static bool is_json_lines(const char *path)
     static const char *const packed[] = {".gz", ".zst", ".bz2", ".xz"};
     size_t length = strlen(path);
     for (size_t i = 0; i < sizeof packed / sizeof *packed; i++)
-        if (ends_in(path, strlen(path), packed[i]))
+        if (part_ends_in(path, strlen(path), packed[i]))
             length = strlen(path) - strlen(packed[i]);
-    return ends_in(path, length, ".jsonl") || ends_in(path, length, ".ndjson");
+    return part_ends_in(path, length, ".jsonl") || part_ends_in(path, length, ".ndjson");
 }
 
 /* Describes files that users pass by mistake.  Raw tokens hardly ever start with these values: the
@@ -215,10 +269,35 @@ static const struct shard_format *shard_format_of(uint32_t magic)
     return NULL;
 }
 
+/* Is every second of the first 16-bit numbers 0, the upper half of a small 32-bit id? */
+static enum snug_status look_for_wide_ids(int fd, const struct token_file *file, bool *is_wide,
+                                          struct snug_error *err)
+{
+    enum { LEAST_IDS = 16 };
+    uint16_t halves[SNIFF_BYTES / 2] = {0}, low = 0, high = 0;
+    int64_t n_bytes = file->n_bytes < SNIFF_BYTES ? file->n_bytes : SNIFF_BYTES;
+    TRY(fd_read_at(fd, file->path, halves, n_bytes, 0, err));
+    for (int64_t i = 0; i + 1 < n_bytes / 2; i += 2) {
+        low |= halves[i];
+        high |= halves[i + 1];
+    }
+    *is_wide = file->n_bytes % 4 == 0 && file->n_bytes >= 4 * LEAST_IDS && low != 0 && high == 0;
+    return SNUG_OK;
+}
+
 /* nanoGPT's layout: nothing but ids, of 16 bits if these suffice for the model's vocabulary. */
-static enum snug_status read_raw_shard(const struct tokens *tokens, struct token_file *file,
+static enum snug_status read_raw_shard(const struct tokens *tokens, int fd, struct token_file *file,
                                        struct snug_error *err)
 {
+    bool is_wide;
+    TRY(look_for_wide_ids(fd, file, &is_wide, err));
+    if (is_wide && tokens->data.request.n_classes <= N_SHORT_IDS)
+        return snug_fail(err, SNUG_MISMATCH,
+                         "%s: these are 32-bit ids (every second 16 bits are 0), but for a "
+                         "vocabulary of %lld, *.bin without a header is read as 16-bit ids: write "
+                         "them as 16 bits, or with llm.c's header (%u, version %u)",
+                         file->path, (long long)tokens->data.request.n_classes,
+                         shard_formats[1].magic, shard_formats[1].version);
     file->token_bytes = tokens->data.request.n_classes <= N_SHORT_IDS ? 2 : 4;
     if (file->n_bytes % file->token_bytes != 0)
         return snug_fail(err, SNUG_BAD_FILE,
@@ -241,7 +320,7 @@ static enum snug_status read_shard_header(const struct tokens *tokens, int fd,
         const char *foreign = foreign_kind(head[0]);
         if (foreign != NULL)
             return snug_fail(err, SNUG_BAD_FILE, "%s: this is %s", file->path, foreign);
-        return read_raw_shard(tokens, file, err);
+        return read_raw_shard(tokens, fd, file, err);
     }
     file->header_bytes = SHARD_HEADER_BYTES;
     file->token_bytes = format->token_bytes;
@@ -338,7 +417,8 @@ static enum snug_status add_shards(struct tokens *tokens, const struct file_list
     for (int held_out = 0; held_out < 2; held_out++) {
         int n_before = tokens->n_files;
         for (int i = 0; i < list->n; i++)
-            if (ends_in_bin(list->paths[i]) && is_named_held_out(list->paths[i]) == held_out)
+            if (text_ends_in(list->paths[i], ".bin") &&
+                is_named_held_out(list->paths[i]) == held_out)
                 TRY(add_file(tokens, list->paths[i], true, true, err));
         if (held_out && n_before > 0 && tokens->n_files > n_before)
             tokens->first_held_out_file = n_before;
@@ -352,7 +432,7 @@ static enum snug_status add_folder(struct tokens *tokens, const char *folder, bo
     struct file_list list;
     TRY(file_list_folder(folder, false, &list, err));
     for (int i = 0; i < list.n; i++)
-        *is_shards = *is_shards || ends_in_bin(list.paths[i]);
+        *is_shards = *is_shards || text_ends_in(list.paths[i], ".bin");
     enum snug_status status = SNUG_OK;
     if (*is_shards) {
         status = add_shards(tokens, &list, err);
@@ -397,7 +477,7 @@ static enum snug_status open_stream(struct tokens *tokens, const char *path, str
 {
     struct stat info;
     bool is_folder = stat(path, &info) == 0 && S_ISDIR(info.st_mode);
-    bool is_shards = !is_folder && ends_in_bin(path);
+    bool is_shards = !is_folder && text_ends_in(path, ".bin");
     if (tokens->data.request.target != DATA_TARGET_TOKENS)
         return snug_fail(err, SNUG_MISMATCH,
                          "%s: this is text or tokens, but the model does not take tokens: give it "
@@ -425,7 +505,11 @@ enum snug_status source_open_tokens(const char *path, const struct data_request 
     struct tokens *tokens = malloc(sizeof *tokens);
     if (tokens == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "%s: out of memory opening the data set", path);
-    *tokens = (struct tokens){.data = {.fill = fill, .close = close_tokens, .request = *request},
+    *tokens = (struct tokens){.data = {.fill = fill,
+                                       .scan = scan,
+                                       .check = read_window,
+                                       .close = close_tokens,
+                                       .request = *request},
                               .first_held_out_file = -1,
                               .open_file = -1,
                               .fd = -1};

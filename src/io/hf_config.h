@@ -49,8 +49,8 @@ enum snug_status hf_config_read(const char *path, struct hf_config *config, stru
  * memory. */
 char *hf_config_text(const struct hf_config *config, enum dtype dtype);
 
-/* Finds a tensor by name, or returns NULL.  The prefix that classes with an LM head add to the names
- * ("transformer." or "model.") is optional both in `name` and in the file. */
+/* Finds a tensor by name, or returns NULL.  The prefix that classes with an LM head add to the
+ * names ("transformer." or "model.") is optional both in `name` and in the file. */
 const struct st_entry *hf_find_tensor(const struct safetensors *st, const char *name);
 /* The name without that prefix, pointing into `name`. */
 const char *hf_bare_name(const char *name);

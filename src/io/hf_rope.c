@@ -54,7 +54,7 @@ static enum snug_status read_llama3(const json_t *root, const char *path, struct
 static enum snug_status read_keys(const json_t *root, const char *path, const char *name,
                                   struct rope_keys *keys, struct snug_error *err)
 {
-    const char *type = "default";
+    const char *type = "default", *type_key;
     *keys =
         (struct rope_keys){.name = name, .rope = {.rope_factor = 1, .low_freq = 1, .high_freq = 4}};
     if (!json_has(root, name))
@@ -62,10 +62,9 @@ static enum snug_status read_keys(const json_t *root, const char *path, const ch
     json_t *object;
     TRY(json_get_object(root, path, name, &object, err));
     keys->object = object;
-    if (json_has(object, "rope_type"))
-        TRY(json_get_string(object, path, "rope_type", &type, err));
-    else if (json_has(object, "type"))
-        TRY(json_get_string(object, path, "type", &type, err));
+    type_key = json_has(object, "rope_type") ? "rope_type" : "type"; /* older files */
+    if (json_has(object, type_key))
+        TRY(json_get_string(object, path, type_key, &type, err));
     const char *const others[] = {"mrope_section", "full_attention", "sliding_attention"};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (json_has(object, others[i]))
@@ -81,9 +80,9 @@ static enum snug_status read_keys(const json_t *root, const char *path, const ch
         return read_llama3(root, path, keys, err);
     if (strcmp(type, "default") != 0)
         return snug_fail(err, SNUG_UNSUPPORTED,
-                         "%s: \"%s\": \"%.60s\" is not supported: snug has RoPE without scaling "
-                         "(default) and with that of llama3",
-                         path, name, type);
+                         "%s: \"%s\": \"%s\": \"%.60s\" is not supported: snug has RoPE without "
+                         "scaling (default) and with that of llama3",
+                         path, name, type_key, type);
     return SNUG_OK;
 }
 

@@ -4,6 +4,7 @@
 #include "io/peft.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -45,6 +46,33 @@ static enum snug_status check_kind(const json_t *root, const char *path, struct 
     return SNUG_OK;
 }
 
+/* PEFT's target_modules are the ends of names, and so may be the words of --lora-on.  A pattern
+ * (a regular expression) leaves `layers` empty. */
+static enum snug_status read_layers(const json_t *root, const char *path,
+                                    struct peft_config *config, struct snug_error *err)
+{
+    const json_t *targets = json_object_get(root, "target_modules"), *target;
+    size_t length = 0, i;
+    if (json_is_string(targets) && strcmp(json_string_value(targets), "all-linear") == 0)
+        strcpy(config->layers, "all");
+    if (!json_is_array(targets))
+        return SNUG_OK;
+    json_array_foreach(targets, i, target)
+    {
+        const char *word = json_string_value(target);
+        if (word == NULL)
+            return snug_fail(err, SNUG_BAD_FILE, "%s: \"target_modules\" must hold names", path);
+        int n = snprintf(config->layers + length, sizeof config->layers - length, "%s%s",
+                         i == 0 ? "" : ",", word);
+        length += (size_t)n;
+        if (length >= sizeof config->layers) { /* every layer by its full name: too many words */
+            config->layers[0] = '\0';
+            return SNUG_OK;
+        }
+    }
+    return SNUG_OK;
+}
+
 static enum snug_status read_config(const json_t *root, const char *path,
                                     struct peft_config *config, struct snug_error *err)
 {
@@ -58,7 +86,7 @@ static enum snug_status read_config(const json_t *root, const char *path,
         TRY(json_get_bool(root, path, "use_rslora", &use_rslora, err));
     config->scale =
         config->alpha / (use_rslora ? sqrt((double)config->rank) : (double)config->rank);
-    return SNUG_OK;
+    return read_layers(root, path, config, err);
 }
 
 enum snug_status peft_config_read(const char *folder, struct peft_config *config,

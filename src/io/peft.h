@@ -9,6 +9,7 @@
 #ifndef SNUG_IO_PEFT_H
 #define SNUG_IO_PEFT_H
 
+#include "base/strategies.h"
 #include "io/safetensors.h"
 
 #define PEFT_CONFIG_NAME "adapter_config.json"
@@ -19,7 +20,9 @@
 struct peft_config {
     int64_t rank;
     double alpha;
-    double scale; /* reader: factor of B A, computed from alpha and rank; the writer ignores it */
+    /* reader only */
+    double scale;             /* factor of B A, computed from alpha and rank */
+    char layers[LORA_ON_MAX]; /* target_modules as for --lora-on; "" if they are not a list */
     /* writer only */
     bool is_language;           /* the base is a causal language model */
     bool in_out;                /* its matrices have layout [in, out] */

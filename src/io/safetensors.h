@@ -84,8 +84,8 @@ int64_t safetensors_file_bytes(const struct safetensors *st); /* of a set: of al
 enum snug_status safetensors_read(struct safetensors *st, const struct st_entry *entry, void *out,
                                   struct snug_error *err);
 
-/* The CRC-32 of the whole file, which is not a set.  Reads only the bytes that safetensors_read has not yet covered in
- * file order. */
+/* The CRC-32 of the whole file, which is not a set.  Reads only the bytes that safetensors_read has
+ * not yet covered in file order. */
 enum snug_status safetensors_crc(struct safetensors *st, uint32_t *crc, struct snug_error *err);
 
 /* safetensors_write.c */

@@ -74,8 +74,9 @@ static inline bool attention_is_plain(const struct program *prog, const struct o
            attention_input(op, ATTENTION_LENGTHS) == TENSOR_NONE;
 }
 
-/* Distances in elements: the row of (sequence b, position t) of q begins at (b T + t) q_row; k and v
- * begin k_column and v_column after it if packed, else at column 0 of their own rows of kv_row. */
+/* Distances in elements: the row of (sequence b, position t) of q begins at (b T + t) q_row; k and
+ * v begin k_column and v_column after it if packed, else at column 0 of their own rows of
+ * kv_row. */
 struct attention_layout {
     int64_t q_row, kv_row, k_column, v_column;
 };

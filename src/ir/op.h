@@ -310,7 +310,8 @@ static inline enum layer_part op_layer(const struct op *op)
 #define attrs_of(op, which) (&(op)->attrs.which)
 #endif
 
-/* The output with the column sums of output 0; TENSOR_NONE if it is left out, or if the op has none. */
+/* The output with the column sums of output 0; TENSOR_NONE if it is left out, or if the op has
+ * none. */
 static inline tensor_id op_column_sums(const struct op *op)
 {
     int k = op_infos[op->kind].column_sums;

@@ -2,8 +2,8 @@
  * shape.c -- shape inference: the shapes of an op's outputs from the shapes of its inputs.
  *
  * There is one function per SHAPE rule of ops.def; those of attention are in shape_attention.c,
- * those of the optimizer ops in shape_update.c.  A rule sets out[k] for each output, or out[k].n_dims to UNCHECKED (updates in
- * place).  Errors name the op and the operand.
+ * those of the optimizer ops in shape_update.c.  A rule sets out[k] for each output, or
+ * out[k].n_dims to UNCHECKED (updates in place).  Errors name the op and the operand.
  */
 #include "ir/shape_rules.h"
 

@@ -61,8 +61,8 @@ enum snug_status build_linear(struct program *prog, tensor_id x, const struct li
         TRY(build_parameter(prog, name, &vector, spec->bias_scale == 0 ? INIT_zeros : INIT_uniform,
                             spec->bias_scale, &bias, err));
     struct attrs attrs = ATTRS(linear, .layout = spec->layout);
-    return program_emit(prog, OP_linear, &attrs, spec->no_bias ? 2 : 3, (tensor_id[]){x, weight, bias}, spec->name, 1,
-                        y, err);
+    return program_emit(prog, OP_linear, &attrs, spec->no_bias ? 2 : 3,
+                        (tensor_id[]){x, weight, bias}, spec->name, 1, y, err);
 }
 
 enum snug_status build_layernorm(struct program *prog, tensor_id x, const char *name, double eps,

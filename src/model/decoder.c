@@ -1,10 +1,10 @@
 /*
- * decoder.c -- decoder language models: token embedding, blocks of causal attention and an MLP, each
- * after a norm and added to the residual stream, a final norm, and an LM head.
+ * decoder.c -- decoder language models: token embedding, blocks of causal attention and an MLP,
+ * each after a norm and added to the residual stream, a final norm, and an LM head.
  *
  * GPT-2 has layernorms, learned positions, one packed projection for q, k and v, and a GELU MLP.
- * Llama, Mistral and Qwen have rmsnorms, rotary positions (RoPE), q, k and v apart, with fewer heads
- * of k and v than of q, and a SwiGLU MLP.  struct decoder_shape has the settings.
+ * Llama, Mistral and Qwen have rmsnorms, rotary positions (RoPE), q, k and v apart, with fewer
+ * heads of k and v than of q, and a SwiGLU MLP.  struct decoder_shape has the settings.
  *
  * Parameter names, shapes and layouts are those of the Hugging Face checkpoints, so weights load
  * and save without conversion.  Weights start as each family's own code starts them: from a normal

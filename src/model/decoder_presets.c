@@ -1,7 +1,8 @@
 /*
  * decoder_presets.c -- the published decoder language models by name, and gpt-nano and lm-nano.
  *
- * Sizes are those of each model's config.json; tests/plan/test_presets.c holds the parameter counts.
+ * Sizes are those of each model's config.json; tests/plan/test_presets.c holds the parameter
+ * counts.
  */
 #include <string.h>
 

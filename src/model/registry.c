@@ -189,24 +189,72 @@ static void strip_name(const char *spec, char *name, size_t size)
     }
 }
 
-static enum snug_status no_such_model(const char *spec, struct snug_error *err)
+/* Do the first n characters of `typed`, two letters or more, begin the name, without "-", "." and
+ * "_" in either? */
+static bool begins_alike(const char *name, const char *typed, size_t n)
 {
-    enum { NAMES_MAX = 64 };
+    static const char skipped[] = "-._";
+    int n_equal = 0;
+    for (const char *end = typed + n;; name++, typed++, n_equal++) {
+        name += strspn(name, skipped);
+        typed += strspn(typed, skipped);
+        if (typed >= end)
+            return n_equal >= 2;
+        if (*name == '\0' || *name != *typed)
+            return false;
+    }
+}
+
+/* Lists the presets that begin with the first n characters of `typed`; false if none does. */
+static bool list_alike(const char *typed, size_t n, struct text *out)
+{
+    enum { SHOWN = 6 };
+    const char *name;
+    int n_alike = 0;
+    for (int i = 0; (name = preset_name(i)) != NULL; i++)
+        if (begins_alike(name, typed, n) && n_alike++ <= SHOWN)
+            text_add(out, "%s%s", n_alike == 1 ? "" : ", ", n_alike > SHOWN ? "..." : name);
+    return n_alike > 0;
+}
+
+/* The presets that begin as typed (llama3), else the nearest (gtp2), else those of the same family
+ * (llama2), as far as its name has four letters.  False if there are none. */
+static bool list_suggestions(const char *typed, struct text *out)
+{
+    enum { NAMES_MAX = 64, LEAST_FAMILY = 4 };
     const char *words[NAMES_MAX], *name;
-    char stripped[128];
     int n = 0;
     for (; n < NAMES_MAX && (name = preset_name(n)) != NULL; n++)
         words[n] = name;
+    size_t length = strlen(typed);
+    if (list_alike(typed, length, out))
+        return true;
+    const char *near = nearest_word(typed, words, n);
+    if (near != NULL)
+        text_add(out, "%s", near);
+    bool found = near != NULL;
+    while (!found && --length >= LEAST_FAMILY && length < strlen(typed))
+        found = list_alike(typed, length, out);
+    return found;
+}
+
+static enum snug_status no_such_model(const char *spec, struct snug_error *err)
+{
+    char stripped[128];
+    struct text names = {0};
     strip_name(spec, stripped, sizeof stripped);
     bool is_path = spec[0] == '.' || spec[0] == '/';
-    const char *near = is_path ? NULL : nearest_word(stripped, words, n);
-    if (near != NULL)
-        return snug_fail(err, SNUG_BAD_ARGUMENT, "unknown model \"%.100s\"; did you mean %s?", spec,
-                         near);
-    return snug_fail(err, SNUG_BAD_ARGUMENT,
-                     "unknown model \"%.100s\": no preset (snug help models lists them), and no "
-                     "folder with a config.json",
-                     spec);
+    bool found = !is_path && list_suggestions(stripped, &names);
+    if (found)
+        snug_fail(err, SNUG_BAD_ARGUMENT, "unknown model \"%.100s\"; did you mean %s?", spec,
+                  names.data == NULL ? "another" : names.data);
+    else
+        snug_fail(err, SNUG_BAD_ARGUMENT,
+                  "unknown model \"%.100s\": no preset (snug help models lists them), and no "
+                  "folder with a config.json",
+                  spec);
+    text_free(&names);
+    return SNUG_BAD_ARGUMENT;
 }
 
 enum snug_status model_from_name(const char *spec, struct snug_model *model, struct snug_error *err)

@@ -299,8 +299,8 @@ static bool is_swiglu_of(const struct fuse *f, int i, tensor_id gate, tensor_id 
     return !f->removed[i] && op->kind == OP_swiglu && op->in[0] == gate && op->in[1] == up;
 }
 
-/* y = swiglu g, u, recomputed for dw = linear_grad_w y: swiglu_grad, which has to read g and u, writes
- * y, and the gradient of the weight follows it. */
+/* y = swiglu g, u, recomputed for dw = linear_grad_w y: swiglu_grad, which has to read g and u,
+ * writes y, and the gradient of the weight follows it. */
 static void fuse_recomputed_swiglu(struct fuse *f, int at)
 {
     struct op *grad = &f->prog->ops[at];

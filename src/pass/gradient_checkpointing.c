@@ -141,8 +141,9 @@ static void merge_pairs(struct blocks *blocks)
     blocks->n = n;
 }
 
-/* About 1 / BUDGET_UNITS of the budget, chosen as a divisor or a multiple of the smallest block input.
- * Most tensors of a block have that many elements too, so rounding errors do not accumulate. */
+/* About 1 / BUDGET_UNITS of the budget, chosen as a divisor or a multiple of the smallest block
+ * input.  Most tensors of a block have that many elements too, so rounding errors do not
+ * accumulate. */
 static int64_t unit_for(const struct chain *chain, int64_t budget)
 {
     int n_fine = chain->n > N_BLOCKS_FINE ? chain->n : N_BLOCKS_FINE;

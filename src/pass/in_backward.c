@@ -15,9 +15,9 @@
  * tensors live until the second backward has read them.  The next loss scale is set after the
  * second backward, which still needs the current one.
  *
- * With several micro-batches the gradients are sums and stay alive through all of them.  The updates
- * then run in the last micro-batch (in_last).  If they also need the norm, they stay at the end:
- * moving them would save nothing.
+ * With several micro-batches the gradients are sums and stay alive through all of them.  The
+ * updates then run in the last micro-batch (in_last).  If they also need the norm, they stay at the
+ * end: moving them would save nothing.
  *
  * With several ranks a gradient is complete when its sum over the ranks is.  We wait for that sum
  * only when the next collective begins, so that one is always in flight during the backward half,

@@ -66,10 +66,10 @@ struct pass_config {
     double label_smoothing;
     struct checkpointing checkpoint;
 
-    int lora_rank; /* rank of the adapters; 0: no adapters, all parameters are trained */
+    int lora_rank;       /* rank of the adapters; 0: no adapters, all parameters are trained */
     const char *lora_on; /* the layers with adapters: names separated by commas */
-    double lora_scale; /* alpha / rank */
-    int base_bits;     /* bits of frozen matrices: 16, 8, 4; 0: same type as the other weights */
+    double lora_scale;   /* alpha / rank */
+    int base_bits;       /* bits of frozen matrices: 16, 8, 4; 0: same type as the other weights */
 
     const struct optimizer *optimizer;
     const double *options; /* the optimizer's options, in its order */

@@ -1,15 +1,16 @@
 /*
- * pipedream.c -- PipeDream's asynchronous updates: every backward half is followed by an update, and each
- * micro-batch sees one version of the weights in both of its halves.
+ * pipedream.c -- PipeDream's asynchronous updates: every backward half is followed by an update,
+ * and each micro-batch sees one version of the weights in both of its halves.
  *
- * F of micro-batch j reads the current weights.  By the time its B runs, the updates of earlier micro-batches
- * have changed them, so before an update we copy every weight that a later B still needs (NAME.stash.V: the
- * weight after V updates).  The copy lives until that B has read it.  Stage s of p then holds p - s versions,
- * the current one included.
+ * F of micro-batch j reads the current weights.  By the time its B runs, the updates of earlier
+ * micro-batches have changed them, so before an update we copy every weight that a later B still
+ * needs (NAME.stash.V: the weight after V updates).  The copy lives until that B has read it.
+ * Stage s of p then holds p - s versions, the current one included.
  *
- * A table that both ends of the model use (the token embedding tied to the LM head) belongs to the first
- * stage.  Before each F the first stage sends the version of that micro-batch to the last stage; after B the
- * last stage sends the gradient back.  Both ends therefore see the same version, and one update is made.
+ * A table that both ends of the model use (the token embedding tied to the LM head) belongs to the
+ * first stage.  Before each F the first stage sends the version of that micro-batch to the last
+ * stage; after B the last stage sends the gradient back.  Both ends therefore see the same version,
+ * and one update is made.
  *
  * unroll.c calls these functions; the contract of the pass is in its head.
  */
@@ -92,7 +93,7 @@ tensor_id pipedream_version(const struct unrolling *u, bool backward, int micro,
     return TENSOR_NONE;
 }
 
-/* ---- a table of the first stage that the last one reads --------------------------------------- */
+/* ---- a table of the first stage that the last one reads -------------------------------------- */
 
 static struct attrs other_end(const struct unrolling *u)
 {
@@ -116,8 +117,8 @@ static enum snug_status transfer_table(struct unrolling *u, tensor_id id, int mi
     return unroll_append(u, OP_send, other_end(u), *version_slot(u, version, id), TENSOR_NONE);
 }
 
-/* After B: the gradient goes back to the first stage.  The last stage knows that it has arrived when it
- * receives what the first stage sends afterwards. */
+/* After B: the gradient goes back to the first stage.  The last stage knows that it has arrived
+ * when it receives what the first stage sends afterwards. */
 static enum snug_status return_gradient(struct unrolling *u, tensor_id id, int micro)
 {
     tensor_id grad = program_linked(u->prog, id, LINK_gradient), own, other;
@@ -137,8 +138,8 @@ static enum snug_status wait_for_gradient(struct unrolling *u, tensor_id id, int
     return unroll_append(u, OP_sent, ATTRS(), own, TENSOR_NONE);
 }
 
-/* The first stage waits for a version's sends once its last reader is done; the last stage waits for a
- * gradient p micro-batches later. */
+/* The first stage waits for a version's sends once its last reader is done; the last stage waits
+ * for a gradient p micro-batches later. */
 static enum snug_status wait_for_table(struct unrolling *u, tensor_id id, bool backward, int micro)
 {
     int version = version_of(u, micro), sent = micro - unroll_n_stages(u);
@@ -187,7 +188,7 @@ enum snug_status pipedream_end_half(struct unrolling *u, bool backward, int micr
     return backward ? append_update(u, micro, n_ops) : SNUG_OK;
 }
 
-/* ---- the end of the step ---------------------------------------------------------------------- */
+/* ---- the end of the step --------------------------------------------------------------------- */
 
 enum snug_status pipedream_wait_sends(struct unrolling *u)
 {

@@ -16,11 +16,12 @@ struct pipedream {
 enum snug_status pipedream_init(struct unrolling *u, struct pipedream *p);
 void pipedream_free(struct pipedream *p);
 
-/* Around the ops of a half: tables of the first stage go to the last one, gradients come back, and after
- * a backward half the weights are updated (old ops from the end of the body up to n_ops). */
+/* Around the ops of a half: tables of the first stage go to the last one, gradients come back, and
+ * after a backward half the weights are updated (old ops from the end of the body up to n_ops). */
 enum snug_status pipedream_begin_half(struct unrolling *u, bool backward, int micro);
 enum snug_status pipedream_end_half(struct unrolling *u, bool backward, int micro, int n_ops);
-/* The version of a weight that a half of a micro-batch reads, or TENSOR_NONE: the current tensor. */
+/* The version of a weight that a half of a micro-batch reads, or TENSOR_NONE: the current
+ * tensor. */
 tensor_id pipedream_version(const struct unrolling *u, bool backward, int micro, tensor_id id);
 /* After the last half: waits for the gradients that are still being sent. */
 enum snug_status pipedream_wait_sends(struct unrolling *u);

@@ -3,7 +3,8 @@
  *
  * A choice is a set of the block's ops whose results are saved for its backward.  If the ops are
  * few we try all subsets.  Otherwise we drop the ops one by one, fewest flops per byte first; the
- * flops are those of everything that has to run again.  The choices that no other dominates in saved bytes, peak bytes and work become options of the chain.
+ * flops are those of everything that has to run again.  The choices that no other dominates in
+ * saved bytes, peak bytes and work become options of the chain.
  *
  * Each choice is simulated: the backward of the block, with what has to be recomputed before each
  * op, and the bytes alive at each op.  The simulation sees unfused ops and no in-place reuse, so

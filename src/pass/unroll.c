@@ -1,18 +1,19 @@
 /*
- * unroll.c -- writes out the micro-batches of a step in the order in which a pipeline stage runs them.
- * F is the forward half of a micro-batch, B the backward half:
+ * unroll.c -- writes out the micro-batches of a step in the order in which a pipeline stage runs
+ * them.  F is the forward half of a micro-batch, B the backward half:
  *
  *     naive       F0 B0 F1 B1 ...
  *     gpipe       F0 F1 ... F(m-1)  B0 B1 ... B(m-1)
  *     1f1b        F0 ... F(k-1)  B0 Fk  B1 F(k+1) ...      k = p - s at stage s of p
  *     pipedream   as 1f1b, with an update after each B (pipedream.c)
  *
- * Each micro-batch gets its own tensors (NAME@1 and so on).  The lifetimes of these tensors then show the
- * planner how many micro-batches are in flight at once.  Weight gradients are summed over the
- * micro-batches in their order, whatever the schedule, so gpipe, 1f1b and naive give the same bits.
+ * Each micro-batch gets its own tensors (NAME@1 and so on).  The lifetimes of these tensors then
+ * show the planner how many micro-batches are in flight at once.  Weight gradients are summed over
+ * the micro-batches in their order, whatever the schedule, so gpipe, 1f1b and naive give the same
+ * bits.
  *
- * Before a stage sends again in a direction it waits for its previous send in that direction.  In every
- * schedule above, the neighbour has posted the matching recv by then or is about to.
+ * Before a stage sends again in a direction it waits for its previous send in that direction.  In
+ * every schedule above, the neighbour has posted the matching recv by then or is about to.
  *
  * needs: one repeated body: the forward half, then the backward half    keeps: ids, weights
  * breaks: the shape of inputs, which now hold all micro-batches    cost: O(ops x micro-batches)
@@ -56,7 +57,8 @@ enum snug_status unroll_append(struct unrolling *u, enum op_kind kind, struct at
 
 /* ---- tensors of a micro-batch ---------------------------------------------------------------- */
 
-/* Do all micro-batches share the tensor?  They share persistent tensors and sums over micro-batches. */
+/* Do all micro-batches share the tensor?  They share persistent tensors and sums over
+ * micro-batches. */
 static bool is_common(const struct unrolling *u, tensor_id id)
 {
     const struct tensor *root = &u->prog->tensors[tensor_root(u->prog, id)];

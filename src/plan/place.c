@@ -8,7 +8,8 @@
  * (bytes x lifetime) first, longest lifetime first, first op first, and two ends.  After each try
  * the block that ends highest moves to the front of the order, and all blocks are placed again, up
  * to N_LIFTS times.  Last comes one sweep in order of time, with best fit over a list of gaps.  The
- * search stops as soon as a result is within 1 / NEAR of the lower bound, in large programs 1 / NEAR_LARGE.
+ * search stops as soon as a result is within 1 / NEAR of the lower bound, in large programs 1 /
+ * NEAR_LARGE.
  *
  * The order two ends is for backward, where saved tensors are freed in reverse order while
  * gradients accumulate.  Gradients are stacked from the bottom.  Saved tensors are stacked from the

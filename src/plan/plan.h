@@ -83,8 +83,8 @@ enum snug_status plan_place_offloaded(const struct program *prog, const struct p
 enum snug_status plan_place(struct block *blocks, int n_blocks, int n_ops, int alignment,
                             int64_t floor, int64_t *persistent_end, int64_t *arena_bytes,
                             struct snug_error *err);
-/* *is_within is true only if plan_place with floor 0 needs at most limit_bytes.  Conservative if the
- * limit is close to the lower bound, exact otherwise; mostly much faster than plan_place. */
+/* *is_within is true only if plan_place with floor 0 needs at most limit_bytes.  Conservative if
+ * the limit is close to the lower bound, exact otherwise; mostly much faster than plan_place. */
 enum snug_status plan_place_within(struct block *blocks, int n_blocks, int n_ops, int alignment,
                                    int64_t limit_bytes, bool *is_within, struct snug_error *err);
 /* ledger.c */

@@ -3,8 +3,8 @@
  *
  * A matmul with a small dimension runs at a lower rate.  So the curve of a kind of matmul gives the
  * rate by the smallest dimension.  Between two points the rate is interpolated logarithmically, and
- * beyond the last point it is constant.  Below the first point of a matmul it is proportional to the
- * dimension, because the time is then that of reading the large operand.
+ * beyond the last point it is constant.  Below the first point of a matmul it is proportional to
+ * the dimension, because the time is then that of reading the large operand.
  */
 #include "plan/rates.h"
 
@@ -146,9 +146,9 @@ double op_seconds(const struct program *prog, const struct op *op, const struct 
     return (is_gemm ? fmax(seconds, by_bytes) : seconds) + own.n_launches * rates->launch_seconds;
 }
 
-/* An all_reduce has two phases, the others have one.  In a phase a rank sends one message to each other
- * rank, with the bytes that belong to that rank.  If one rank owns all bytes, its link carries all of
- * them. */
+/* An all_reduce has two phases, the others have one.  In a phase a rank sends one message to each
+ * other rank, with the bytes that belong to that rank.  If one rank owns all bytes, its link
+ * carries all of them. */
 double collective_seconds(const struct program *prog, const struct op *op,
                           const struct device_rates *rates)
 {

@@ -21,6 +21,7 @@ static double percent_over(double seconds, double than)
 static void add_answer(struct text *out, const struct report_fit *f, const struct style *style)
 {
     char size[TEXT_SIZE_MAX], runtime[TEXT_SIZE_MAX], spare[TEXT_SIZE_MAX], step[PIECE_TIME_MAX];
+    char count[TEXT_SIZE_MAX + 8];
     const struct snug_fit_point *p = &f->points[f->chosen];
     double rate = f->tokens / p->step_seconds;
     struct text command = {0};
@@ -32,8 +33,11 @@ static void add_answer(struct text *out, const struct report_fit *f, const struc
     text_add(out, "  memory  %s plan + %s runtime; %s free\n", text_size(p->total, size),
              text_size(f->runtime_bytes, runtime),
              text_size(f->budget - p->total - f->runtime_bytes, spare));
-    text_add(out, "  time    about %s a step, %.*f %s/s\n", piece_seconds(p->step_seconds, step),
-             rate < 100 ? 1 : 0, rate, f->unit);
+    text_add(out, "  time    about %s a step, ", piece_seconds(p->step_seconds, step));
+    if (rate < 100 || rate > 9e15)
+        text_add(out, "%.3g %s/s\n", rate, f->unit);
+    else
+        text_add(out, "%s %s/s\n", text_count(llround(rate), count), f->unit);
 }
 
 /* May a line break here?  Only before a flag or after a comma. */

@@ -32,8 +32,30 @@ void piece_bar(struct text *out, double share, int width)
     text_add(out, "%s", eighths[n_eighths % 8]);
 }
 
+/* "9.08 min", "1 h 24 min", "30.9 h", "3 d 4 h": at most ten characters up to a century. */
+static const char *long_time(double seconds, char out[PIECE_TIME_MAX])
+{
+    double minutes = round(seconds / 60), hours = round(seconds / 3600);
+    char days[TEXT_SIZE_MAX + 8];
+    if (seconds < 3597) /* 59.95 minutes */
+        snprintf(out, PIECE_TIME_MAX, "%.*f min", seconds < 599.7 ? 2 : 1, seconds / 60);
+    else if (minutes < 10 * 60)
+        snprintf(out, PIECE_TIME_MAX, "%d h %d min", (int)minutes / 60, (int)minutes % 60);
+    else if (hours < 48)
+        snprintf(out, PIECE_TIME_MAX, "%.1f h", seconds / 3600);
+    else if (hours < 100 * 24)
+        snprintf(out, PIECE_TIME_MAX, "%d d %d h", (int)hours / 24, (int)hours % 24);
+    else if (hours < 1e15)
+        snprintf(out, PIECE_TIME_MAX, "%s d", text_count((int64_t)round(hours / 24), days));
+    else
+        snprintf(out, PIECE_TIME_MAX, "%.3g d", hours / 24);
+    return out;
+}
+
 const char *piece_seconds(double seconds, char out[PIECE_TIME_MAX])
 {
+    if (seconds >= 120)
+        return long_time(seconds, out);
     if (seconds >= 99.95)
         snprintf(out, PIECE_TIME_MAX, "%.0f s", seconds);
     else if (seconds >= 0.9995)
@@ -62,7 +84,8 @@ static size_t find_cut(const char *text, size_t width, bool is_command)
     return cut;
 }
 
-/* The last break at or before `cut` that follows a comma, else `cut`: "2 threads" stays together. */
+/* The last break at or before `cut` that follows a comma, else `cut`: "2 threads" stays
+ * together. */
 static size_t after_comma(const char *text, size_t cut)
 {
     for (size_t i = cut; i > 1; i--)
@@ -130,5 +153,7 @@ void piece_plan_title(struct text *out, const struct style *style, const char *m
 
 void piece_default_seq(struct text *out, int64_t seq, int64_t longest)
 {
-    text_add(out, "%lld (the model allows %lld: --seq)\n", (long long)seq, (long long)longest);
+    char own[TEXT_SIZE_MAX + 8], most[TEXT_SIZE_MAX + 8];
+    text_add(out, "%s (the model allows %s: --seq)\n", text_count(seq, own),
+             text_count(longest, most));
 }

@@ -22,7 +22,7 @@ void piece_heading(struct text *out, const struct style *style, const char *name
 /* Adds "gpt2: batch 8 x 1024, fp32, adamw".  No recipe: only the model. */
 void piece_plan_title(struct text *out, const struct style *style, const char *model,
                       const char *recipe);
-/* Adds "2048 (the model allows 131072: --seq)", where the default is shorter than the model's. */
+/* Adds "2,048 (the model allows 131,072: --seq)", where the default is shorter than the model's. */
 void piece_default_seq(struct text *out, int64_t seq, int64_t longest);
 
 /* Adds a bar of `share` times `width` cells, in eighths of a cell.  A nonzero share gets at least
@@ -30,7 +30,7 @@ void piece_default_seq(struct text *out, int64_t seq, int64_t longest);
 void piece_bar(struct text *out, double share, int width);
 
 enum { PIECE_TIME_MAX = 32 };
-const char *piece_seconds(double seconds, char out[PIECE_TIME_MAX]); /* "12.3 s", "40.1 ms" */
+const char *piece_seconds(double seconds, char out[PIECE_TIME_MAX]); /* "40.1 ms", "1 h 24 min" */
 
 /* Adds text wrapped at blanks to the page width; lines after the first are indented. */
 void piece_wrapped(struct text *out, const char *sentence, int indent);

@@ -69,8 +69,10 @@ void report_plan_object(const struct report_plan *plan, struct text *out)
     text_add(out, "\"step_seconds\": %.9g, ",
              isfinite(ledger->step_seconds) ? ledger->step_seconds : 0.0);
     add_integer(out, "runtime", plan->runtime_bytes, ", ");
+    if (ledger->budget > 0)
+        add_integer(out, "budget", ledger->budget, ", ");
     if (plan->budget_origin != NULL) {
-        add_integer(out, "budget", ledger->budget, ", \"budget_from\": ");
+        text_add(out, "\"budget_from\": ");
         report_json_string(out, plan->budget_origin);
         text_add(out, ", ");
     }

@@ -3,8 +3,8 @@
  *
  *     --target a100           the memory of that GPU
  *     --device cuda           the memory of the smallest GPU, divided by the ranks that share it
- *     --device cpu            15/16 of the machine's memory (1/16 is for the rest of the system), or
- *                             the memory limit of this process's cgroup if it is lower
+ *     --device cpu            15/16 of the machine's memory (1/16 is for the rest of the system),
+ *                             or the memory limit of this process's cgroup if it is lower
  */
 #include "train/default_memory.h"
 

@@ -4,6 +4,8 @@
  */
 #include "train/input_spec.h"
 
+enum { SCANNED_TOKENS = 1 << 26 }; /* takes a fraction of a second */
+
 static const struct op *loss_op(const struct program *prog)
 {
     for (int i = 0; i < prog->n_ops; i++)
@@ -79,5 +81,6 @@ enum snug_status input_spec_open_data(const struct compiled_step *compiled,
         request.height = input->dim[plane_last ? 1 : 2];
         request.width = input->dim[plane_last ? 2 : 3];
     }
-    return data_open(&request, data, err);
+    TRY(data_open(&request, data, err));
+    return data_scan(*data, SCANNED_TOKENS, err);
 }

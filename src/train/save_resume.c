@@ -402,10 +402,71 @@ static bool is_inherited(const struct snug_trainer *t, const json_t *recipe, con
 
 /* Saved states fit only the optimizer and the types that they were saved with. */
 static enum snug_status same_states(const struct snug_trainer *t, const json_t *saved,
+                                    const json_t *now, struct snug_error *err)
+{
+    static const char *const keys[] = {"precision", "optimizer", "master", "state-bits"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const char *was = saved_value(saved, keys[i]), *is = saved_value(now, keys[i]);
+        if (was != NULL && is != NULL && strcmp(was, is) != 0)
+            return snug_fail(err, SNUG_MISMATCH,
+                             "%s was trained with --%s %s, not %s: leave it out, or reset the "
+                             "optimizer state with --resume-weights-only",
+                             t->out, keys[i], was, is);
+    }
+    return SNUG_OK;
+}
+
+/* --lora-base, or the bits that the frozen matrices have without it. */
+static const char *base_bits(const json_t *recipe)
+{
+    const char *bits = saved_value(recipe, "lora-base"),
+               *precision = saved_value(recipe, "precision");
+    bool is_fp32 = precision != NULL && strcmp(precision, "fp32") == 0;
+    return bits != NULL ? bits : is_fp32 ? "32" : "16";
+}
+
+static bool is_same_adapter_key(const json_t *saved, const json_t *now, const char *key)
+{
+    const char *was = saved_value(saved, key), *is = saved_value(now, key);
+    if (strcmp(key, "lora-base") == 0)
+        return strcmp(base_bits(saved), base_bits(now)) == 0;
+    return was == NULL || is == NULL ? was == is : strcmp(was, is) == 0;
+}
+
+/* A run goes on with the adapters that it has.  Others can start from its files in a new run: the
+ * same adapters on another base, or other adapters on its merged model. */
+static enum snug_status same_adapters(const struct snug_trainer *t, const json_t *saved,
+                                      const json_t *now, struct snug_error *err)
+{
+    static const char *const keys[] = {"lora", "lora-on", "lora-alpha", "lora-base"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const char *key = keys[i], *was = saved_value(saved, key), *is = saved_value(now, key);
+        char trained[2 * LORA_ON_MAX + 64];
+        if (!recipe_is_given(&t->recipe, key) || is_same_adapter_key(saved, now, key) ||
+            (t->recipe.lora == 0 && strcmp(key, "lora") != 0) ||
+            (t->options.weights_only && strcmp(key, "lora-alpha") == 0))
+            continue;
+        if (was == NULL)
+            snprintf(trained, sizeof trained, "without --%s", key);
+        else
+            snprintf(trained, sizeof trained, "with --%s %s, not %s", key, was,
+                     is == NULL ? "none" : is);
+        if (strcmp(key, "lora-base") == 0)
+            return snug_fail(err, SNUG_MISMATCH,
+                             "%s was trained %s: leave --lora-base out, or start a new run from "
+                             "its adapter with --lora-from %s/" ADAPTER_FOLDER " --out NEW",
+                             t->out, trained, t->out);
+        return snug_fail(err, SNUG_MISMATCH,
+                         "%s was trained %s: leave --%s out, or start a new run from its weights "
+                         "with snug train %s --out NEW",
+                         t->out, trained, key, t->out);
+    }
+    return SNUG_OK;
+}
+
+static enum snug_status same_recipe(const struct snug_trainer *t, const json_t *saved,
                                     struct snug_error *err)
 {
-    static const char *const keys[] = {"precision", "optimizer", "master",     "state-bits",
-                                       "lora",      "lora-on",   "lora-alpha", "lora-base"};
     snug_recipe recipe = t->recipe;
     recipe.state_bits = recipe_state_bits(&t->recipe);
     if (recipe.lora > 0)
@@ -413,14 +474,10 @@ static enum snug_status same_states(const struct snug_trainer *t, const json_t *
     json_t *now = recipe_json(&recipe);
     enum snug_status status =
         now == NULL ? snug_fail(err, SNUG_NO_MEMORY, "out of memory") : SNUG_OK;
-    for (size_t i = 0; i < sizeof keys / sizeof *keys && status == SNUG_OK; i++) {
-        const char *was = saved_value(saved, keys[i]), *is = saved_value(now, keys[i]);
-        if (was != NULL && is != NULL && strcmp(was, is) != 0)
-            status = snug_fail(err, SNUG_MISMATCH,
-                               "%s was trained with --%s %s, not %s: leave it out, or reset the "
-                               "optimizer state with --resume-weights-only",
-                               t->out, keys[i], was, is);
-    }
+    if (status == SNUG_OK && !t->options.weights_only)
+        status = same_states(t, saved, now, err);
+    if (status == SNUG_OK)
+        status = same_adapters(t, saved, now, err);
     json_decref(now);
     return status;
 }
@@ -456,8 +513,8 @@ enum snug_status trainer_inherit(struct snug_trainer *t, struct snug_error *err)
     if (status == SNUG_OK && saved_value(recipe, "tokenizer") == NULL && is_of_bytes(state))
         status = recipe_inherit(&t->recipe, "tokenizer", "bytes",
                                 err); /* saved before this key existed */
-    if (status == SNUG_OK && !t->options.weights_only)
-        status = same_states(t, recipe, err);
+    if (status == SNUG_OK)
+        status = same_recipe(t, recipe, err);
     json_decref(state);
     checkpoint_close(checkpoint);
     return status;

@@ -19,30 +19,6 @@
 enum { DEFAULT_STEPS = 100 };
 static const double most_steps = 1e15;
 
-static enum snug_status feed(void *user, int micro, struct snug_error *err)
-{
-    struct snug_trainer *t = user;
-    const struct program *prog = &t->compiled.prog;
-    int64_t own_first = t->compiled.batch / t->compiled.n_ranks * t->compiled.rank;
-    if (t->given != NULL) { /* the caller's batch: the micro-batch is a slice of it */
-        int at = 0;
-        micro += t->compiled.rank * prog->n_repeat;
-        for (int id = 0; id < prog->n_tensors; id++)
-            if (prog->tensors[id].role == ROLE_input && prog->tensors[id].base == TENSOR_NONE) {
-                size_t bytes = (size_t)tensor_bytes(prog, id);
-                memcpy(exec_input(t->exec, id),
-                       (const char *)t->given[at++] + (size_t)micro * bytes, bytes);
-            }
-        return SNUG_OK;
-    }
-    int64_t step = t->step + micro / prog->n_repeat; /* fed ahead: the next step */
-    /* an unrolled body takes all micro-batches at once */
-    int64_t n = t->compiled.micro_batch * (t->compiled.n_micro / prog->n_repeat);
-    int64_t first = step * t->compiled.batch + own_first + micro % prog->n_repeat * n;
-    return data_fill(t->data, DATA_TRAIN, first, n, exec_input(t->exec, t->input_spec.input),
-                     exec_input(t->exec, t->input_spec.target_input), err);
-}
-
 /* ---- opening
  * -------------------------------------------------------------------------------------- */
 
@@ -356,13 +332,15 @@ static enum snug_status diverged(struct snug_trainer *t, const char *what, struc
     char first[320] = "";
     /* all ranks search together, but PipeDream's stages do not see each other's norms */
     if (t->recipe.pipeline != PIPELINE_pipedream &&
-        exec_find_nonfinite(t->exec, feed, t, &name, &inner) == SNUG_OK && name != NULL)
+        exec_find_nonfinite(t->exec, trainer_feed, t, &name, &inner) == SNUG_OK && name != NULL)
         snprintf(first, sizeof first, "; first non-finite tensor: \"%.256s\"", name);
-    return snug_fail(err, SNUG_DIVERGED,
-                     "step %lld: the %s is not finite%s; %s%s; try a lower --lr",
+    return snug_fail(err, SNUG_DIVERGED, "step %lld: the %s is not finite%s; %s%s; %s",
                      (long long)(t->step + 1), what, first,
                      t->saved_step >= 0 ? "the last good checkpoint is in " : "nothing was saved",
-                     t->saved_step >= 0 ? t->out : "");
+                     t->saved_step >= 0 ? t->out : "",
+                     t->step > t->first_step
+                         ? "try a lower --lr"
+                         : "it is the first step: check the weights, the data and --precision");
 }
 
 /* Memory in use outside the arena, on the device or in this process. */
@@ -385,7 +363,7 @@ static enum snug_status one_step(struct snug_trainer *t, struct snug_metrics *m,
     scalars[SCALAR_n_steps] = (double)t->n_steps;
     scalars[SCALAR_seed] = (double)t->recipe.seed;
     scalars[SCALAR_step] = (double)t->step;
-    TRY(exec_run(t->exec, feed, t, err));
+    TRY(exec_run(t->exec, trainer_feed, t, err));
     double seconds = clock_seconds() - begin;
     const void *at_loss;
     TRY(exec_view(t->exec, prog->loss, &at_loss, err));
@@ -491,13 +469,28 @@ static enum snug_status finish_step(struct snug_trainer *t, struct snug_metrics 
     return log_step(t, m, metrics_append, err);
 }
 
+static enum snug_status end_at_bad_data(snug_trainer *t, const struct snug_error *why,
+                                        struct snug_error *err)
+{
+    if (t->out != NULL && t->saved_step != t->step && t->step > t->first_step)
+        TRY(save_now(t, err));
+    if (why->status == SNUG_OK)
+        return snug_fail(err, SNUG_PEER_FAILED, "another rank could not read its data");
+    if (t->saved_step < 0)
+        return snug_fail(err, why->status, "step %lld: %s", (long long)(t->step + 1), why->message);
+    return snug_fail(err, why->status, "step %lld: %s; %s holds step %lld: continue with --resume",
+                     (long long)(t->step + 1), why->message, t->out, (long long)t->saved_step);
+}
+
 static enum snug_status run_steps(snug_trainer *t, snug_progress_fn *progress, void *user,
                                   struct snug_error *err)
 {
     if (t->data == NULL)
         return snug_fail(err, SNUG_BAD_ARGUMENT, "no data: feed steps with snug_trainer_step");
-    bool stop = false, unevaluated = false;
+    bool stop = false, unevaluated = false, is_bad;
+    struct snug_error why = {0};
     exec_feed_ahead(t->exec, true);
+    TRY(trainer_agree_to_go_on(t, &stop, &is_bad, &why, err));
     while (t->step < t->n_steps && !stop) {
         struct snug_metrics m;
         (void)report_activity(t, SNUG_STEP, 0, 0);
@@ -505,8 +498,10 @@ static enum snug_status run_steps(snug_trainer *t, snug_progress_fn *progress, v
         TRY(finish_step(t, &m, &unevaluated, err));
         stop = progress != NULL && progress(&m, user) != 0;
         stop |= unevaluated;
-        TRY(agree_on_any(t->comm, &stop, err));
+        TRY(trainer_agree_to_go_on(t, &stop, &is_bad, &why, err));
     }
+    if (is_bad)
+        return end_at_bad_data(t, &why, err);
     if (stop && t->out != NULL && t->saved_step != t->step)
         TRY(save_now(t, err));
     const char *broken = NULL;

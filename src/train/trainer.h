@@ -75,6 +75,14 @@ enum snug_status trainer_keep(struct snug_trainer *trainer, struct snug_error *e
 enum snug_status trainer_open_groups(struct snug_trainer *trainer, struct snug_error *err);
 void trainer_close_groups(struct snug_trainer *trainer);
 
+/* batches.c: fills the inputs of a micro-batch, an exec_feed. */
+enum snug_status trainer_feed(void *trainer, int micro, struct snug_error *err);
+/* Asks all ranks whether to go on.  The samples of the next step are checked here, while all
+ * weights are those of a finished step and can be saved: *is_bad if any rank cannot read its own,
+ * *why if this one cannot.  Collective. */
+enum snug_status trainer_agree_to_go_on(struct snug_trainer *t, bool *stop, bool *is_bad,
+                                        struct snug_error *why, struct snug_error *err);
+
 /* trainer.c: sets the image size of a vision model from the data, unless the user gave one. */
 enum snug_status trainer_fit_model(struct snug_trainer *trainer, struct snug_error *err);
 

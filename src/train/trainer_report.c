@@ -2,6 +2,7 @@
  * trainer_report.c -- the header of a run, its summary, and the account of each rank.
  */
 #include "base/process_memory.h"
+#include "compile/explain.h"
 #include "train/trainer.h"
 
 #include "report/pieces.h"
@@ -136,7 +137,7 @@ static void describe_data(const struct snug_trainer *t, struct text *out)
 
 char *snug_trainer_describe(const snug_trainer *t)
 {
-    char count[TEXT_SIZE_MAX + 8], bytes[TEXT_SIZE_MAX];
+    char count[TEXT_SIZE_MAX + 8], usual[TEXT_SIZE_MAX + 8], bytes[TEXT_SIZE_MAX];
     struct text out = {0};
     text_add(&out, "model   ");
     text_add_shown(&out, t->model->name);
@@ -177,8 +178,8 @@ char *snug_trainer_describe(const snug_trainer *t)
         piece_default_seq(&out, t->compiled.seq, t->compiled.longest_seq);
     }
     if (t->compiled.usual_batch > 0)
-        text_add(&out, "batch   %lld, not the default %lld, so that %d ranks get equal shares\n",
-                 (long long)t->compiled.batch, (long long)t->compiled.usual_batch,
+        text_add(&out, "batch   %s, not the default %s, so that %d ranks get equal shares\n",
+                 text_count(t->compiled.batch, count), text_count(t->compiled.usual_batch, usual),
                  t->compiled.n_ranks);
     text_add(&out, "plan    %s bytes (%s)%s\n", text_count(t->most_planned_bytes, count),
              text_size(t->most_planned_bytes, bytes),
@@ -223,6 +224,9 @@ char *snug_trainer_notes(const snug_trainer *t)
                  "--dropout config applies it, --dropout 0 silences this note\n",
                  rates->embedding, rates->attention, rates->residual);
     }
+    const char *random_base = explain_random_base(t->model, &t->recipe);
+    if (random_base != NULL)
+        text_add(&out, "--lora: %s\n", random_base);
     return text_take(&out);
 }
 

@@ -129,8 +129,8 @@ for config in (
     case(f"{key}: {json.dumps(config[key])}", ["config.json", f'"{key}"', "not supported"], config)
 for kind in ("yarn", "dynamic", "linear", "longrope", "su", "mrope"):
     for key in ("rope_scaling", "rope_parameters"):
-        case(f"{key}: {kind}", ["config.json", f'"{key}"', f'"{kind}" is not supported'], {key: scaled(kind)})
-case("rope_scaling: yarn as older files spell it", ["config.json", '"rope_scaling"', '"yarn" is not supported'],
+        case(f"{key}: {kind}", ["config.json", f'"{key}": "rope_type": "{kind}" is not supported'], {key: scaled(kind)})
+case("rope_scaling: yarn as older files spell it", ["config.json", '"rope_scaling": "type": "yarn" is not supported'],
      {"rope_scaling": {"type": "yarn", "factor": 4.0}})
 for model_type in ("mixtral", "qwen3_moe", "deepseek_v3", "gemma2", "phi3", "llama4", ""):
     case(f"model_type: {model_type}", ["config.json", f'"model_type": "{model_type}" is not supported'],
@@ -153,14 +153,38 @@ for key in ("hidden_size", "vocab_size", "num_hidden_layers", "num_attention_hea
     case(f"no {key}", ["config.json", f'"{key}"'], {key: "absent"})
 
 # ---- tensors ---------------------------------------------------------------------------------
+
+
+def filled(name, element):  # the last element of a tensor in the only file
+    def damage(folder, made):
+        with open(f"{folder}/model.safetensors", "r+b") as f:
+            n = struct.unpack("<Q", f.read(8))[0]
+            end = json.loads(f.read(n))[name]["data_offsets"][1]
+            f.seek(8 + n + end - len(element))
+            f.write(element)
+    return damage
+
+
+NOT_FINITE = {"F32": (b"\x00\x00\xc0\x7f", b"\x00\x00\x80\xff"), "BF16": (b"\xc0\x7f", b"\x80\xff"),
+              "F16": (b"\x00\x7e", b"\x00\xfc")}
+for dtype, elements in NOT_FINITE.items():
+    for element, what in zip(elements, ("NaN", "infinity")):
+        case(f"{what} in {dtype}", ["model.safetensors", f'"{O}"', "not finite"], dtype=dtype, damage=filled(O, element))
 for sharded in (False, True):
     where = INDEX if sharded else "model.safetensors"
     kind = "shards" if sharded else "one file"
-    case(f"{kind}: a missing tensor", [where, f'no tensor "{O}"'], tensors={O: None}, sharded=sharded)
-    case(f"{kind}: an extra tensor", [where, 'unexpected tensor "model.layers.1.mlp.up_proj.weight"'],
+    case(f"{kind}: a missing tensor", [where, f'no tensor "{O}", which the model needs'], tensors={O: None}, sharded=sharded)
+    case(f"{kind}: a layer more than the config has", [where, 'unexpected tensor "model.layers.1.mlp.up_proj.weight"',
+         'check "num_hidden_layers" in config.json'],
          tensors={"model.layers.1.mlp.up_proj.weight": ("BF16", [24, 16])}, sharded=sharded)
-    case(f"{kind}: a bias that the config does not have", [where, "q_proj.bias"],
+    case(f"{kind}: a layer fewer than the config has", [where, 'no tensor "model.layers.1.',
+         'check "num_hidden_layers" in config.json'], {"num_hidden_layers": 2}, sharded=sharded)
+    case(f"{kind}: a bias that the config does not have", [where, "q_proj.bias", 'check "attention_bias" and "model_type"'],
          tensors={LAYER + "self_attn.q_proj.bias": ("BF16", [16])}, sharded=sharded)
+    case(f"{kind}: a bias that the weights do not have", [where, "q_proj.bias", 'check "attention_bias" and "model_type"'],
+         {"attention_bias": True}, sharded=sharded)
+    case(f"{kind}: a bias of the MLP", [where, "mlp.up_proj.bias", 'check "mlp_bias" in config.json'],
+         tensors={LAYER + "mlp.up_proj.bias": ("BF16", [24])}, sharded=sharded)
     case(f"{kind}: a wrong shape", [".safetensors", f'"{O}"', "[16, 8]", "[16, 16]"],
          tensors={O: ("BF16", [16, 8])}, sharded=sharded)
     case(f"{kind}: a wrong number of dimensions", [".safetensors", f'"{O}"', "[256]"],
@@ -168,9 +192,13 @@ for sharded in (False, True):
     for dtype in ("I32", "I64", "F8_E4M3"):
         case(f"{kind}: tensors of {dtype}", [".safetensors", f'"{O}"', f"has type {dtype}", "needs F32"], tensors={O: (dtype, [16, 16])},
              sharded=sharded)
-case("no LM head, though not tied", ["model.safetensors", '"lm_head.weight"'], tensors={"lm_head.weight": None})
+case("no LM head, though not tied", ["model.safetensors", '"lm_head.weight"', 'check "tie_word_embeddings" in config.json'], tensors={"lm_head.weight": None})
 case("Qwen2 without biases", ["model.safetensors", "q_proj.bias"], QWEN2)
-case("Qwen3 without norms of q and k", ["model.safetensors", "q_norm.weight"], QWEN3)
+case("Qwen3 without norms of q and k", ["model.safetensors", "q_norm.weight", 'check "model_type"'], QWEN3)
+case("norms of q and k that Llama does not have", ["model.safetensors", "k_norm.weight", 'check "model_type"'],
+     tensors={LAYER + "self_attn.k_norm.weight": ("BF16", [4])})
+case("another head, though tied", ["model.safetensors", '"lm_head.weight"', 'check "tie_word_embeddings" in config.json'],
+     {"tie_word_embeddings": True}, damage=filled("lm_head.weight", b"\x80\x3f"))
 
 # ---- shards ----------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@
 #include "base/rng.h"
 #include "cuda/cuda.h"
 #include "cuda/attention/attention.h"
+#include "cuda/device_block.h"
 #include "support/training.h"
 
 #define LENGTH(array) ((int)(sizeof(array) / sizeof *(array)))
@@ -84,20 +85,14 @@ static const struct form forms[] = {
      .y = {0, 2 * TILE}}, /* later queries see them, and all keys before */
 };
 
-struct bench {
-    const struct backend *backend;
-    struct device *device;
-    char *block; /* N_PLACES places */
-};
-
 static bool is_in(const struct range *range, int64_t i)
 {
     return i >= range->begin && i < range->end;
 }
 
-static char *place(const struct bench *bench, int i)
+static char *place(const struct device_block *on, int i)
 {
-    return bench->block + (size_t)i * PLACE_BYTES;
+    return on->bytes + (size_t)i * PLACE_BYTES;
 }
 
 static int width_of(int place)
@@ -105,14 +100,14 @@ static int width_of(int place)
     return place == K || place == V || place == DK || place == DV ? DEPTH : HEADS * DEPTH;
 }
 
-static void write_place(const struct bench *bench, int to, const void *host, int64_t bytes)
+static void write_place(const struct device_block *on, int to, const void *host, int64_t bytes)
 {
     struct snug_error err = {0};
     assert_true(bytes <= PLACE_BYTES);
-    must(bench->backend->hooks->write(bench->device, place(bench, to), host, bytes, &err), &err);
+    must(on->backend->hooks->write(on->device, place(on, to), host, bytes, &err), &err);
 }
 
-static void write_inputs(const struct bench *bench, const struct form *f, enum dtype dtype,
+static void write_inputs(const struct device_block *on, const struct form *f, enum dtype dtype,
                          float bad)
 {
     static char host[PLACE_BYTES];
@@ -125,19 +120,19 @@ static void write_inputs(const struct bench *bench, const struct form *f, enum d
                         is_in(is_key ? &f->bad_keys : &f->bad_queries, i / width_of(k))
                             ? bad
                             : rng_normal(7, (uint64_t)k, (uint64_t)i));
-        write_place(bench, k, host, n * (int64_t)dtype_bytes(dtype));
+        write_place(on, k, host, n * (int64_t)dtype_bytes(dtype));
     }
     for (int t = 0; t < f->n_queries; t++)
         starts[t] = is_in(&f->document, t) ? f->document.begin : 0;
-    write_place(bench, STARTS, starts, f->n_queries * 4);
-    write_place(bench, LENGTHS, &(int32_t){f->filled}, 4);
+    write_place(on, STARTS, starts, f->n_queries * 4);
+    write_place(on, LENGTHS, &(int32_t){f->filled}, 4);
 }
 
 /* The bad rows have the value `bad`. */
-static void run_once(const struct bench *bench, const struct form *f, enum dtype dtype, float bad,
-                     char result[N_PLACES][PLACE_BYTES])
+static void run_once(const struct device_block *on, const struct form *f, enum dtype dtype,
+                     float bad, char result[N_PLACES][PLACE_BYTES])
 {
-    const struct device_hooks *hooks = bench->backend->hooks;
+    const struct device_hooks *hooks = on->backend->hooks;
     struct snug_error err = {0};
     struct cuda_attention a = {.n_batch = 1,
                                .n_queries = f->n_queries,
@@ -149,29 +144,29 @@ static void run_once(const struct bench *bench, const struct form *f, enum dtype
                                .window = f->window > 0 ? f->window : f->n_keys,
                                .causal = true,
                                .dtype = dtype,
-                               .q = place(bench, Q),
-                               .k = place(bench, K),
-                               .v = place(bench, V),
+                               .q = place(on, Q),
+                               .k = place(on, K),
+                               .v = place(on, V),
                                .q_row = HEADS * DEPTH,
                                .kv_row = DEPTH,
-                               .y = place(bench, Y),
-                               .lse = (float *)place(bench, LSE),
+                               .y = place(on, Y),
+                               .lse = (float *)place(on, LSE),
                                .dropout = {.scale = 1.0f},
-                               .dy = place(bench, DY),
-                               .dq = place(bench, DQ),
-                               .dk = place(bench, DK),
-                               .dv = place(bench, DV),
-                               .delta = (float *)place(bench, DELTA)};
+                               .dy = place(on, DY),
+                               .dq = place(on, DQ),
+                               .dk = place(on, DK),
+                               .dv = place(on, DV),
+                               .delta = (float *)place(on, DELTA)};
     if (f->document.end > 0)
-        a.starts = (const int32_t *)place(bench, STARTS);
+        a.starts = (const int32_t *)place(on, STARTS);
     if (f->filled > 0)
-        a.lengths = (const int32_t *)place(bench, LENGTHS);
-    write_inputs(bench, f, dtype, bad);
-    assert_int_equal(cuda_attention(&a, hooks->stream(bench->device)), 0);
-    assert_int_equal(cuda_attention_grad(&a, hooks->stream(bench->device)), 0);
-    must(hooks->synchronize(bench->device, &err), &err);
+        a.lengths = (const int32_t *)place(on, LENGTHS);
+    write_inputs(on, f, dtype, bad);
+    assert_int_equal(cuda_attention(&a, hooks->stream(on->device)), 0);
+    assert_int_equal(cuda_attention_grad(&a, hooks->stream(on->device)), 0);
+    must(hooks->synchronize(on->device, &err), &err);
     for (int k = Y; k <= DV; k++)
-        must(hooks->read(bench->device, place(bench, k), result[k], PLACE_BYTES, &err), &err);
+        must(hooks->read(on->device, place(on, k), result[k], PLACE_BYTES, &err), &err);
 }
 
 static void test_excluded_rows_are_not_read(void **state)
@@ -197,18 +192,13 @@ static void test_excluded_rows_are_not_read(void **state)
 
 int main(void)
 {
-    struct bench bench = {.backend = snug_cuda_backend()};
-    struct snug_error err = {0};
-    size_t n_bytes = (size_t)N_PLACES * PLACE_BYTES;
-    if (bench.backend->hooks->open(0, &bench.device, &err) != SNUG_OK)
-        return fprintf(stderr, "%s\n", err.message), 1;
-    bench.block = bench.backend->alloc(n_bytes);
+    struct device_block block;
+    if (!device_block_open(&block, snug_cuda_backend(), (size_t)N_PLACES * PLACE_BYTES))
+        return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_prestate(test_excluded_rows_are_not_read, &bench),
+        cmocka_unit_test_prestate(test_excluded_rows_are_not_read, &block),
     };
-    int n_failed = bench.block == NULL ? 1 : cmocka_run_group_tests(tests, NULL, NULL);
-    if (bench.block != NULL)
-        bench.backend->release(bench.block, n_bytes);
-    bench.backend->hooks->close(bench.device);
+    int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
+    device_block_close(&block);
     return n_failed;
 }

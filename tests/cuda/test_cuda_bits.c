@@ -16,6 +16,7 @@
 #include "cuda/kernels/norm.h"
 #include "cuda/kernels/rope.h"
 #include "cuda/kernels/swiglu.h"
+#include "cuda/device_block.h"
 #include "support/training.h"
 
 #define LENGTH(array) ((int)(sizeof(array) / sizeof *(array)))
@@ -132,12 +133,6 @@ static const struct subject added[] = {
 
 /* ---- running them --------------------------------------------------------------------------- */
 
-struct bench {
-    const struct backend *backend;
-    struct device *device;
-    char *block; /* N_PLACES places */
-};
-
 static enum dtype type_of(char letter, enum dtype dtype)
 {
     return letter == 's' || letter == 'd' ? DTYPE_f32 : dtype;
@@ -148,8 +143,8 @@ static int64_t elems_of(const struct subject *s, char letter)
     return letter == 'x' ? s->n_rows * s->width : letter == 's' ? s->n_rows : s->width;
 }
 
-static void write_input(const struct bench *bench, const struct subject *s, enum dtype dtype, int k,
-                        void *to)
+static void write_input(const struct device_block *on, const struct subject *s, enum dtype dtype,
+                        int k, void *to)
 {
     static char host[PLACE_BYTES];
     struct snug_error err = {0};
@@ -157,27 +152,26 @@ static void write_input(const struct bench *bench, const struct subject *s, enum
     int64_t n = elems_of(s, s->in[k]);
     for (int64_t i = 0; i < n; i++)
         dtype_store(type, host, i, 2 * rng_normal(7, (uint64_t)k, (uint64_t)i));
-    must(
-        bench->backend->hooks->write(bench->device, to, host, n * (int64_t)dtype_bytes(type), &err),
-        &err);
+    must(on->backend->hooks->write(on->device, to, host, n * (int64_t)dtype_bytes(type), &err),
+         &err);
 }
 
 /* Runs with operands `shift` elements after an aligned address, and output 0 on input `inplace` (-1:
  * on none); the results go to result[k]. */
-static void run_once(const struct bench *bench, const struct subject *s, enum dtype dtype,
+static void run_once(const struct device_block *on, const struct subject *s, enum dtype dtype,
                      int shift, int inplace, char result[MAX_OUT][PLACE_BYTES])
 {
-    const struct device_hooks *hooks = bench->backend->hooks;
+    const struct device_hooks *hooks = on->backend->hooks;
     struct snug_error err = {0};
-    struct run run = {.of = s, .dtype = dtype, .stream = hooks->stream(bench->device)};
-    char *place = bench->block;
-    must(hooks->clear(bench->device, place, (int64_t)N_PLACES * PLACE_BYTES, &err), &err);
-    must(hooks->synchronize(bench->device, &err), &err);
+    struct run run = {.of = s, .dtype = dtype, .stream = hooks->stream(on->device)};
+    char *place = on->bytes;
+    must(hooks->clear(on->device, place, (int64_t)N_PLACES * PLACE_BYTES, &err), &err);
+    must(hooks->synchronize(on->device, &err), &err);
     run.work = place;
     for (int k = 0; s->in[k] != 0; k++) {
         place += PLACE_BYTES;
         run.in[k] = place + (size_t)shift * dtype_bytes(type_of(s->in[k], dtype));
-        write_input(bench, s, dtype, k, run.in[k]);
+        write_input(on, s, dtype, k, run.in[k]);
     }
     for (int k = 0; s->out[k] != 0; k++) {
         place += PLACE_BYTES;
@@ -186,9 +180,9 @@ static void run_once(const struct bench *bench, const struct subject *s, enum dt
                          : place + (size_t)shift * dtype_bytes(type_of(s->out[k], dtype));
     }
     assert_int_equal(s->launch(&run), 0);
-    must(hooks->synchronize(bench->device, &err), &err);
+    must(hooks->synchronize(on->device, &err), &err);
     for (int k = 0; s->out[k] != 0; k++)
-        must(hooks->read(bench->device, run.out[k], result[k],
+        must(hooks->read(on->device, run.out[k], result[k],
                          elems_of(s, s->out[k]) * (int64_t)dtype_bytes(type_of(s->out[k], dtype)),
                          &err),
              &err);
@@ -208,16 +202,16 @@ static char right[MAX_OUT][PLACE_BYTES], got[MAX_OUT][PLACE_BYTES];
 
 static void test_bits_do_not_depend_on_places(void **state)
 {
-    const struct bench *bench = *state;
+    const struct device_block *on = *state;
     for (int i = 0; i < LENGTH(subjects) * LENGTH(types); i++) {
         const struct subject *s = &subjects[i / LENGTH(types)];
         enum dtype dtype = types[i % LENGTH(types)];
-        run_once(bench, s, dtype, 0, -1, right);
-        run_once(bench, s, dtype, 1, -1, got);
+        run_once(on, s, dtype, 0, -1, right);
+        run_once(on, s, dtype, 1, -1, got);
         expect_same(s, dtype, "off the boundaries", right, got);
         for (int k = 0; s->in[k] != 0; k++)
             if (s->inplace >> k & 1) {
-                run_once(bench, s, dtype, 0, k, got);
+                run_once(on, s, dtype, 0, k, got);
                 expect_same(s, dtype, "on an input", right, got);
             }
     }
@@ -225,32 +219,27 @@ static void test_bits_do_not_depend_on_places(void **state)
 
 static void test_rmsnorm_has_the_bits_of_add_rmsnorm(void **state)
 {
-    const struct bench *bench = *state;
+    const struct device_block *on = *state;
     for (int i = 0; i < LENGTH(added) * LENGTH(types); i++) {
         struct subject alone = added[i / LENGTH(types)];
         enum dtype dtype = types[i % LENGTH(types)];
-        run_once(bench, &alone, dtype, 0, -1, right);
+        run_once(on, &alone, dtype, 0, -1, right);
         alone.launch = launch_rmsnorm;
-        run_once(bench, &alone, dtype, 0, -1, got);
+        run_once(on, &alone, dtype, 0, -1, got);
         expect_same(&alone, dtype, "in a rmsnorm", right, got);
     }
 }
 
 int main(void)
 {
-    struct bench bench = {.backend = snug_cuda_backend()};
-    struct snug_error err = {0};
-    size_t n_bytes = (size_t)N_PLACES * PLACE_BYTES;
-    if (bench.backend->hooks->open(0, &bench.device, &err) != SNUG_OK)
-        return fprintf(stderr, "%s\n", err.message), 1;
-    bench.block = bench.backend->alloc(n_bytes);
+    struct device_block block;
+    if (!device_block_open(&block, snug_cuda_backend(), (size_t)N_PLACES * PLACE_BYTES))
+        return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_prestate(test_bits_do_not_depend_on_places, &bench),
-        cmocka_unit_test_prestate(test_rmsnorm_has_the_bits_of_add_rmsnorm, &bench),
+        cmocka_unit_test_prestate(test_bits_do_not_depend_on_places, &block),
+        cmocka_unit_test_prestate(test_rmsnorm_has_the_bits_of_add_rmsnorm, &block),
     };
-    int n_failed = bench.block == NULL ? 1 : cmocka_run_group_tests(tests, NULL, NULL);
-    if (bench.block != NULL)
-        bench.backend->release(bench.block, n_bytes);
-    bench.backend->hooks->close(bench.device);
+    int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
+    device_block_close(&block);
     return n_failed;
 }

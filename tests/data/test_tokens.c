@@ -309,7 +309,8 @@ static const struct {
     {"short text", "s.txt", "abcde", 5, SNUG_NO_DATA,
      "5 tokens, 4 of them for training, but one sequence needs 5"},
     {"short shard", "s.bin", "abcdef", 6, SNUG_NO_DATA, "3 tokens, 2 of them"},
-    {"odd shard", "o.bin", "abcdefg", 7, SNUG_BAD_FILE, "7 bytes are not a whole number of 16-bit tokens"},
+    {"odd shard", "o.bin", "abcdefg", 7, SNUG_BAD_FILE,
+     "7 bytes are not a whole number of 16-bit tokens"},
     {"not text", "n.txt", "abc\0efghijkl", 12, SNUG_BAD_FILE, "not text (byte 3 is NUL)"},
     {"llm.c model", "m.bin", (const uint32_t[8]){20240326, 3}, 32, SNUG_BAD_FILE, "an llm.c model"},
     {"llm.c other", "m.bin", (const uint32_t[8]){20241101, 3}, 32, SNUG_BAD_FILE,
@@ -453,6 +454,86 @@ static void test_raw_of_the_wrong_width(void **state)
     data_close(data);
     write_raw(dir, "raw.bin", 99, 1000);
     expect_refusal(&request, SNUG_BAD_FILE, "198 bytes are not a whole number of 32-bit tokens");
+
+    /* the other way round: every second half of a small 32-bit id is 0 */
+    write_raw_of(dir, "raw.bin", 100, 1000, 4);
+    static const int64_t short_vocabularies[] = {1100, 50257, 65536};
+    for (size_t i = 0; i < LENGTH(short_vocabularies); i++) {
+        request.n_classes = short_vocabularies[i];
+        expect_refusal(&request, SNUG_MISMATCH, "raw.bin: these are 32-bit ids");
+        expect_refusal(&request, SNUG_MISMATCH, "with llm.c's header (20240801, version 7)");
+    }
+    request.n_classes = 65537;
+    data_close(open_good(&request));
+    uint16_t ids[200] = {0}; /* padding alone says nothing */
+    files_write(dir, "raw.bin", ids, sizeof ids);
+    request.n_classes = 50257;
+    data_close(open_good(&request));
+    ids[199] = 1;
+    ids[100] = 7;
+    files_write(dir, "raw.bin", ids, sizeof ids);
+    data_close(open_good(&request));
+    write_llmc_of(dir, "llama.bin", 100, 1000, 4); /* the header says it */
+    request.spec = files_path(dir, "llama.bin");
+    data_close(open_good(&request));
+    files_remove_dir(dir);
+}
+
+/* The id 95 and others are beyond the vocabulary: a scan finds them, the held-out part first. */
+static void test_scan(void **state)
+{
+    static const struct {
+        const char *file;
+        int64_t vocabulary, most;
+        const char *words; /* NULL: none is found */
+    } scans[] = {
+        {"raw.bin", 100, 1000, NULL},
+        {"raw.bin", 95, 1000, "raw.bin: token id 95 at position 95, but"},
+        {"raw.bin", 95, 6, "token id 95 at position 95"},
+        {"raw.bin", 95, 5, NULL},
+        {"raw.bin", 60, 10, "token id 90 at position 90"},
+        {"folder", 95, 1000, "b.bin: token id 95 at position 45"},
+        {"folder", 45, 5, "b.bin: token id 90 at position 40"},
+        {"folder", 95, 5, NULL},
+        {"late", 95, 10, NULL}, /* held out are 0..9 */
+        {"late", 95, 104, NULL},
+        {"late", 95, 106, "b.bin: token id 95 at position 95"},
+        {"short", 95, 1000, NULL},
+    };
+    char dir[FILES_PATH_MAX];
+    (void)state;
+    files_make_dir(dir);
+    write_raw(dir, "raw.bin", 100, 0);
+    files_make_subdir(dir, "folder");
+    write_raw(dir, "folder/a.bin", 50, 0);
+    write_raw(dir, "folder/b.bin", 50, 50);
+    files_make_subdir(dir, "late");
+    write_raw(dir, "late/b.bin", 100, 0);
+    write_raw(dir, "late/val.bin", 10, 0);
+    files_make_subdir(dir, "short");
+    write_raw(dir, "short/a.bin", 95, 0);
+    for (size_t i = 0; i < LENGTH(scans); i++) {
+        struct data_request request =
+            tokens_request(files_path(dir, scans[i].file), scans[i].vocabulary);
+        struct snug_error err = {0};
+        struct data *data = open_good(&request);
+        enum snug_status status = data_scan(data, scans[i].most, &err);
+        if (status != (scans[i].words == NULL ? SNUG_OK : SNUG_MISMATCH) ||
+            (scans[i].words != NULL && strstr(err.message, scans[i].words) == NULL))
+            fail_msg("row %zu: status %d, '%s'", i, status, err.message);
+        data_close(data);
+    }
+    /* data_check fails where data_fill does */
+    struct data_request request = tokens_request(files_path(dir, "raw.bin"), 95);
+    struct data *data = open_good(&request);
+    assert_int_equal(data_check(data, DATA_HELD_OUT, 0, 1, NULL), SNUG_OK);
+    assert_int_equal(data_check(data, DATA_HELD_OUT, 0, 2, NULL), SNUG_MISMATCH);
+    data_close(data);
+    request = tokens_request("random", 95);
+    data = open_good(&request);
+    assert_int_equal(data_scan(data, 1000, NULL), SNUG_OK);
+    assert_int_equal(data_check(data, DATA_TRAIN, 0, 1000, NULL), SNUG_OK);
+    data_close(data);
     files_remove_dir(dir);
 }
 
@@ -560,6 +641,7 @@ int main(void)
         cmocka_unit_test(test_json_lines),
         cmocka_unit_test(test_refused_otherwise),
         cmocka_unit_test(test_raw_of_the_wrong_width),
+        cmocka_unit_test(test_scan),
         cmocka_unit_test(test_refused_while_reading),
         cmocka_unit_test(test_named_sets),
         cmocka_unit_test(test_tiny_shakespeare),

@@ -246,11 +246,11 @@ static const struct {
      SNUG_BAD_FILE, "\"rope_scaling\" and \"rope_parameters\" differ"},
 
     {"yarn", "\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4}", SNUG_UNSUPPORTED,
-     "\"rope_scaling\": \"yarn\" is not supported: snug has RoPE without scaling"},
+     "\"rope_scaling\": \"rope_type\": \"yarn\" is not supported: snug has RoPE without scaling"},
     {"dynamic", "\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 4}", SNUG_UNSUPPORTED,
      "\"dynamic\" is not supported"},
     {"linear", "\"rope_parameters\": {\"rope_type\": \"linear\", \"factor\": 4}", SNUG_UNSUPPORTED,
-     "\"rope_parameters\": \"linear\" is not supported"},
+     "\"rope_parameters\": \"rope_type\": \"linear\" is not supported"},
     {"rope of each kind of layer", "\"rope_parameters\": {" FULL ": {\"rope_theta\": 1e4}}",
      SNUG_UNSUPPORTED, "\"full_attention\" is not supported"},
     {"rope of a part", "\"rope_parameters\": {\"partial_rotary_factor\": 0.5}", SNUG_UNSUPPORTED,

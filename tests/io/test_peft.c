@@ -47,6 +47,8 @@ static const struct {
      "\"modules_to_save\" is not"},
     {"several ranks", "{" LORA ", \"rank_pattern\": {\"c_fc\": 4}}", SNUG_UNSUPPORTED, 0,
      "\"rank_pattern\" is not"},
+    {"layers that are not names", "{" LORA ", \"target_modules\": [7]}", SNUG_BAD_FILE, 0,
+     "\"target_modules\" must hold names"},
     {"not JSON", "{", SNUG_BAD_FILE, 0, "not valid JSON"},
 };
 

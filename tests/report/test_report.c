@@ -14,6 +14,7 @@
 #include <jansson.h>
 
 #include "base/text.h"
+#include "report/pieces.h"
 #include "report/report.h"
 
 static const struct report_alternative alternatives[] = {
@@ -355,9 +356,43 @@ static void adapters_are_told_apart(void **state)
     free(json);
 }
 
+static void test_times(void **state)
+{
+    static const struct {
+        double seconds;
+        const char *words;
+    } times[] = {
+        {2e-6, "2 us"},
+        {0.0401, "40.1 ms"},
+        {12.34, "12.3 s"},
+        {99.96, "100 s"},
+        {119.4, "119 s"},
+        {120, "2.00 min"},
+        {545, "9.08 min"},
+        {599.6, "9.99 min"},
+        {599.8, "10.0 min"},
+        {3596, "59.9 min"},
+        {3598, "1 h 0 min"},
+        {5047, "1 h 24 min"},
+        {9.99 * 3600, "9 h 59 min"},
+        {35999, "10.0 h"},
+        {1.9 * 86400, "45.6 h"},
+        {2 * 86400, "2 d 0 h"},
+        {76 * 3600, "3 d 4 h"},
+        {1e7, "116 d"},
+        {1e9, "11,574 d"},
+        {1e30, "1.16e+25 d"},
+    };
+    char out[PIECE_TIME_MAX];
+    (void)state;
+    for (size_t i = 0; i < sizeof times / sizeof *times; i++)
+        assert_string_equal(piece_seconds(times[i].seconds, out), times[i].words);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_times),
         cmocka_unit_test(text_is_exact),
         cmocka_unit_test(text_keeps_to_the_page),
         cmocka_unit_test(large_changes_of_time_are_factors),

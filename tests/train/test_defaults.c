@@ -15,7 +15,7 @@
 #include "support/files.h"
 #include "support/training.h"
 #include "train/default_memory.h"
-#include "compile/explain.h"
+#include "compile/budget.h"
 
 static const int64_t GIB = (int64_t)1 << 30;
 
@@ -215,12 +215,47 @@ static void test_threads_and_bytes(void **state)
     }
 }
 
+/* A size that is named as enough is rounded up, and spelled as every other. */
+static void test_enough(void **state)
+{
+    static const struct {
+        int64_t bytes;
+        const char *words;
+    } sizes[] = {
+        {1, "1 B"},
+        {999, "999 B"},
+        {1024 * 1000, "0.98 MiB"},
+        {((int64_t)1 << 30), "1.00 GiB"},
+        {((int64_t)1 << 30) + 1, "1.01 GiB"},
+        {((int64_t)10 << 30) + 1, "10.1 GiB"},
+        {((int64_t)333 << 20) - 1, "333 MiB"},
+        {((int64_t)333 << 20) + 1, "334 MiB"},
+        {((int64_t)200 << 30) + 1, "201 GiB"},
+    };
+    char out[TEXT_SIZE_MAX];
+    (void)state;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        int64_t parsed;
+        char typed[TEXT_SIZE_MAX];
+        assert_string_equal(budget_size(sizes[i].bytes, out), sizes[i].words);
+        snprintf(typed, sizeof typed, "%.*s%c", (int)strcspn(out, " "), out, strchr(out, ' ')[1]);
+        if (sizes[i].bytes >= 1024 * 1000) {
+            assert_true(text_parse_size(typed, &parsed));
+            assert_true(parsed >= sizes[i].bytes);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_control_groups), cmocka_unit_test(test_budget_of_auto),
-        cmocka_unit_test(test_budgets),        cmocka_unit_test(test_batches),
-        cmocka_unit_test(test_texts),          cmocka_unit_test(test_threads_and_bytes),
+        cmocka_unit_test(test_enough),
+        cmocka_unit_test(test_control_groups),
+        cmocka_unit_test(test_budget_of_auto),
+        cmocka_unit_test(test_budgets),
+        cmocka_unit_test(test_batches),
+        cmocka_unit_test(test_texts),
+        cmocka_unit_test(test_threads_and_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -430,7 +430,7 @@ static void test_refusals(void **state)
     refuse(other, RUN_KEYS, run, 1, "adapters for other base weights");
     refuse(run, RUN_KEYS, run, 1, "use the model that the run started from");
     refuse(base, RUN_KEYS "lora=2", run, 1, "was trained with --lora 3, not 2");
-    refuse(base, RUN_KEYS "lora=3 lora-base=8", run, 1, "adapters for other base weights");
+    refuse(base, RUN_KEYS "lora=3 lora-base=8", run, 1, "was trained without --lora-base");
     refuse(base, RUN_KEYS "lora=9", NULL, 0, "rank from 1 to 8");
     refuse(base, RUN_KEYS "lora-alpha=9", NULL, 0, "--lora-alpha has no effect without --lora");
     snprintf(keys, sizeof keys, RUN_KEYS "lora=2 lora-from=%s/adapter", run);

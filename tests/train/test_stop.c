@@ -1,6 +1,7 @@
 /*
  * test_stop.c -- the end of a run: it is saved before the last evaluation, an evaluation can be
- * abandoned at any point, and neither changes a bit of what is trained or logged.
+ * abandoned at any point, and neither changes a bit of what is trained or logged.  Data that goes
+ * bad during a run ends it after a save.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -221,6 +222,76 @@ static void test_eval_can_be_abandoned(void **state)
     files_remove_dir(dir);
 }
 
+/* ---- data that goes bad ---------------------------------------------------------------------- */
+
+enum { TEXT_BYTES = 2000, GOOD_STEPS = 3 };
+
+static void write_text(const char *dir, int byte)
+{
+    char text[TEXT_BYTES];
+    memset(text, byte, sizeof text);
+    files_write(dir, "text.txt", text, sizeof text);
+}
+
+static int spoil_text(const struct snug_metrics *metrics, void *user)
+{
+    if (metrics->step == GOOD_STEPS)
+        write_text(user, 0xff); /* above the vocabulary */
+    return 0;
+}
+
+static enum snug_status train_on_text(const char *dir, const char *out, int resume, bool spoil,
+                                      struct snug_error *err)
+{
+    char text[FILES_PATH_MAX + 16], config[FILES_PATH_MAX + 16];
+    snug_trainer *trainer = NULL;
+    snprintf(text, sizeof text, "%s/text.txt", dir);
+    snprintf(config, sizeof config, "%s/config.json", dir);
+    snug_recipe *recipe = recipe_of("batch=4 threads=1");
+    snug_model *model = model_of(config);
+    struct snug_train_options options = {
+        .data = text, .out = out, .steps = N_STEPS, .resume = resume, .eval_every = -1};
+    enum snug_status status = snug_trainer_open(model, recipe, &options, &trainer, err);
+    if (status == SNUG_OK)
+        status = snug_trainer_run(trainer, spoil ? spoil_text : NULL, (char *)dir, err);
+    snug_trainer_free(trainer);
+    snug_model_free(model);
+    snug_recipe_free(recipe);
+    return status;
+}
+
+/* Ids that are there at the start are found before a folder is made; later ones after a save. */
+static void test_saved_before_bad_data(void **state)
+{
+    char dir[FILES_PATH_MAX], out[FILES_PATH_MAX + 16], whole[FILES_PATH_MAX + 16];
+    struct snug_error err = {0};
+    (void)state;
+    files_make_dir(dir);
+    snprintf(out, sizeof out, "%s/run", dir);
+    snprintf(whole, sizeof whole, "%s/whole", dir);
+    files_write_text(dir, "config.json",
+                     "{\"model_type\": \"gpt2\", \"vocab_size\": 128, \"n_positions\": 16, "
+                     "\"n_embd\": 8, \"n_layer\": 1, \"n_head\": 2}");
+    write_text(dir, 0xff);
+    assert_int_equal(train_on_text(dir, out, 0, false, &err), SNUG_MISMATCH);
+    assert_non_null(strstr(err.message, "text.txt: token id 255 at position 1800, but"));
+    assert_int_not_equal(access(out, F_OK), 0);
+    write_text(dir, 'a');
+    must(train_on_text(dir, whole, 0, false, &err), &err);
+    assert_int_equal(train_on_text(dir, NULL, 0, true, &err), SNUG_MISMATCH);
+    assert_null(strstr(err.message, "--resume"));
+    write_text(dir, 'a');
+    assert_int_equal(train_on_text(dir, out, 0, true, &err), SNUG_MISMATCH);
+    assert_non_null(strstr(err.message, "step 4: "));
+    assert_non_null(strstr(err.message, "token id 255 at position "));
+    assert_non_null(strstr(err.message, "run holds step 3: continue with --resume"));
+    assert_int_equal(saved_step(out), GOOD_STEPS);
+    write_text(dir, 'a');
+    must(train_on_text(dir, out, 1, false, &err), &err);
+    assert_same_file(whole, out, "model.safetensors");
+    files_remove_dir(dir);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -228,6 +299,7 @@ int main(void)
         cmocka_unit_test(test_abandoned_at_the_end),
         cmocka_unit_test(test_abandoned_on_the_way),
         cmocka_unit_test(test_eval_can_be_abandoned),
+        cmocka_unit_test(test_saved_before_bad_data),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

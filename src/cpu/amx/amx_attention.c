@@ -10,8 +10,8 @@
  *   backward, by block of keys        S^T = K Q^T     dP^T = V dY^T
  *                                     dV += P^T dY    dK += dS^T Q    dQ^T += K^T dS^T
  *
- * Strips of keys that no query of a strip sees are skipped.  If several heads read the same k and v,
- * one thread processes them in order and accumulates dK and dV of all keys.
+ * Strips of keys that no query of a strip sees are skipped.  If several heads read the same k and
+ * v, one thread processes them in order and accumulates dK and dV of all keys.
  *
  * P and dS are rounded to bf16 when they become operands; sums over them are fp32.  A row of P^T or
  * dS^T interleaves queries i and i + 16, because that takes a shift instead of a shuffle; dY and Q
@@ -399,8 +399,8 @@ static void find_operands(struct tiles *tiles, const struct backward *b, struct 
     }
 }
 
-/* dV += P^T dY, dK += dS^T Q, dQ^T += K^T dS^T.  The first queries and the first keys use =.  dk and
- * dv are those of the block. */
+/* dV += P^T dY, dK += dS^T Q, dQ^T += K^T dS^T.  The first queries and the first keys use =.  dk
+ * and dv are those of the block. */
 static void add_gradients(struct tiles *tiles, const struct backward *b, struct backward_part *w,
                           const struct strip_block *m, float *dk, float *dv)
 {

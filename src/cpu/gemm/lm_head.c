@@ -16,8 +16,8 @@
  * A 16-bit W is widened one block at a time (16 MiB), once for the logits and once for dx of each
  * chunk.  That takes about 5% of the time and saves an fp32 copy of the whole W.  A 16-bit dW is
  * accumulated in fp32 in the workspace and rounded once: all of it if there are several chunks (4
- * bytes x V x C), else one block at a time.  So if there are few rows, one chunk of more than 64 MiB
- * takes less memory: 512 rows of Qwen2.5-0.5B 297 MiB of logits instead of 64 and a dW of 519.
+ * bytes x V x C), else one block at a time.  So if there are few rows, one chunk of more than 64
+ * MiB takes less memory: 512 rows of Qwen2.5-0.5B 297 MiB of logits instead of 64 and a dW of 519.
  *
  * With label smoothing the loss also needs the sum of all logits.  It is the dot product of the
  * column sums of x and of W: two passes over the operands instead of one over the logits.

@@ -1,8 +1,8 @@
 /*
  * ref_attention.c -- reference: attention, one row of scores at a time.
  *
- * Head h of q owns columns h*D .. (h+1)*D of a row; it reads head g = h / (heads / kv_heads) of k and
- * v.  If q, k and v are packed, a row holds all three:
+ * Head h of q owns columns h*D .. (h+1)*D of a row; it reads head g = h / (heads / kv_heads) of k
+ * and v.  If q, k and v are packed, a row holds all three:
  *
  *     [ q: h0 h1 .. | k: g0 g1 .. | v: g0 g1 .. ]       scale = 1 / sqrt(D)
  *

@@ -3,8 +3,8 @@
  *
  * gamma may cover a head instead of a row of x: then a row here is a head.  Heads are short (64 or
  * 128 elements), so rows are processed in blocks of about BLOCK_ELEMS elements, which stay in L1:
- * each operand is converted a block at a time.  Threads take whole blocks, which depend on the shape
- * only.
+ * each operand is converted a block at a time.  Threads take whole blocks, which depend on the
+ * shape only.
  *
  * The fused form normalises the sum as stored, so it gives the bits of add followed by rmsnorm.
  */

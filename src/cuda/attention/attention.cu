@@ -5,8 +5,8 @@
  * A block owns a tile of queries (for dk and dv: of keys) of one head and loops over the tiles of
  * the other side that the causal order, the window and the documents leave.  If several heads of q
  * read the same keys, one block processes these heads in turn and sums dk and dv.  Scores exist for
- * one pair of tiles at a time.  The softmax is computed online: each row keeps a running maximum and
- * sum, and earlier sums are rescaled when the maximum changes.
+ * one pair of tiles at a time.  The softmax is computed online: each row keeps a running maximum
+ * and sum, and earlier sums are rescaled when the maximum changes.
  * With delta_t = dy_t . y_t, for every pair of tiles:
  *
  *     forward    s = q k^T       p = exp(s - max)                              out += p v

@@ -8,9 +8,9 @@
 
 enum { CUDA_ATTENTION_DEPTH = 256 }; /* largest head size */
 
-/* The operands of ir/attention_operands.h.  y and dy [B,Tq,heads * depth], lse [B,heads,Tq]; q, k and
- * v begin at their first head, and their rows are q_row and kv_row elements apart, as those of dq,
- * dk, dv.  All but lse and delta have one type. */
+/* The operands of ir/attention_operands.h.  y and dy [B,Tq,heads * depth], lse [B,heads,Tq]; q, k
+ * and v begin at their first head, and their rows are q_row and kv_row elements apart, as those of
+ * dq, dk, dv.  All but lse and delta have one type. */
 struct cuda_attention {
     int64_t n_batch;
     int n_queries, n_keys;

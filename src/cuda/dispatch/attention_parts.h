@@ -1,9 +1,9 @@
 /*
- * attention_parts.h -- attention with cuDNN: the choice of a formulation, the workspace, and several
- * runs if one run would need more than that.  16-bit types, no dropout.
+ * attention_parts.h -- attention with cuDNN: the choice of a formulation, the workspace, and
+ * several runs if one run would need more than that.  16-bit types, no dropout.
  *
- * A row of q is one position of a sequence: the elements of all H heads, D of each.  Rows of k and v
- * have G heads, and H is a multiple of G.  y [B,T,H,D] and lse [B,H,T] are packed.
+ * A row of q is one position of a sequence: the elements of all H heads, D of each.  Rows of k and
+ * v have G heads, and H is a multiple of G.  y [B,T,H,D] and lse [B,H,T] are packed.
  */
 #ifndef SNUG_CUDA_DISPATCH_ATTENTION_PARTS_H
 #define SNUG_CUDA_DISPATCH_ATTENTION_PARTS_H

@@ -1,10 +1,10 @@
 /*
  * dispatch_attention_cudnn.c -- attention and its gradient with cuDNN.
  *
- * The op alone tells whether cuDNN can support it at all: 16-bit types, no dropout, no documents, no
- * cache, as many keys as queries, head sizes that are a multiple of 8 up to 128.  Whether it runs on
- * this GPU is known only when the op is prepared.  If cuDNN rejects it, the fallback kernel runs; the
- * workspace is large enough for both.
+ * The op alone tells whether cuDNN can support it at all: 16-bit types, no dropout, no documents,
+ * no cache, as many keys as queries, head sizes that are a multiple of 8 up to 128.  Whether it
+ * runs on this GPU is known only when the op is prepared.  If cuDNN rejects it, the fallback kernel
+ * runs; the workspace is large enough for both.
  */
 #include <stdlib.h>
 

@@ -493,8 +493,8 @@ static enum snug_status run_grad_w(const struct kernel_call *call, struct snug_e
     return cuda_done(call, finish_sums(call, &call->in[1], &call->out[1]), err);
 }
 
-/* linear_grad_x: some cuBLASLt algorithms give wrong results if the dgelu epilogue's output aliases its
- * pre-activation input; seen with 24 x 16 x 32. */
+/* linear_grad_x: some cuBLASLt algorithms give wrong results if the dgelu epilogue's output aliases
+ * its pre-activation input; seen with 24 x 16 x 32. */
 static bool grad_x_no_alias(const struct program *prog, const struct op *op)
 {
     return input(prog, op, 2) != NULL;

@@ -3,8 +3,8 @@
  *
  * The formulas are those of cpu/ref/ref_attention.c in fp32, with the roundings of the library: P
  * and dS are rounded to the type of q before they are multiplied, and so are dK and dV of a head
- * before they are summed over heads.  As in the library, the nondeterministic gradient is a different
- * engine: it does not round P and dS, so the bits show which one ran.
+ * before they are summed over heads.  As in the library, the nondeterministic gradient is a
+ * different engine: it does not round P and dS, so the bits show which one ran.
  */
 #include <math.h>
 #include <stdlib.h>

@@ -9,8 +9,8 @@
  *
  * So a row is read once and stays in registers: a team of threads holds it, up to 4 packs of 8
  * elements per thread.  A team is one warp up to 1024 columns, else a whole block; row sums then
- * need only shuffles, or also a barrier.  In the gradient a thread holds at most 2 packs, because it
- * also holds sums and the next row, and 16 warps should fit on an SM.
+ * need only shuffles, or also a barrier.  In the gradient a thread holds at most 2 packs, because
+ * it also holds sums and the next row, and 16 warps should fit on an SM.
  *
  * The gradients of gamma and beta are column sums, and so is the gradient of a bias that was added
  * to x: the sum of dx.  A thread sees the same columns in every row that its team takes, so it sums

@@ -10,8 +10,8 @@
  * The floor, as a multiple of the bytes of x: 2 (read x, write y).  Positions add 4 bytes per row.
  *
  * At position 131,072 the angle of the first pair has 17 bits before the point, which leaves 7
- * after it in fp32.  So the angle is a multiple of a whole turn in fp64; the whole turns are dropped
- * and only the rest, which is as exact as fp32 can be, goes to sincosf.
+ * after it in fp32.  So the angle is a multiple of a whole turn in fp64; the whole turns are
+ * dropped and only the rest, which is as exact as fp32 can be, goes to sincosf.
  */
 #include "cuda/kernels/raw.h"
 #include "cuda/kernels/rope.h"

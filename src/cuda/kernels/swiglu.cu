@@ -5,8 +5,9 @@
  * the first, and stores only elements that nobody else reads, so outputs may be inputs.
  *
  * The floor, as a multiple of the bytes of y: 3 (read gate and up, write y), 5 for the gradient
- * (read dy, gate and up, write dgate and dup), 6 if it writes y as well.  An element takes two special functions, 2^x and 1/x, of which an SM
- * computes 16 per clock: in 16 bits a quarter to a half of what the memory delivers.
+ * (read dy, gate and up, write dgate and dup), 6 if it writes y as well.  An element takes two
+ * special functions, 2^x and 1/x, of which an SM computes 16 per clock: in 16 bits a quarter to a
+ * half of what the memory delivers.
  */
 #include "cuda/kernels/raw.h"
 #include "cuda/kernels/swiglu.h"

@@ -9,15 +9,15 @@
  *
  * The engines recognize the pattern by its structure: which operations, in which order, in which
  * types.  K is passed as K^T, and in the gradient V as V^T, through strides alone.  T x T matrices
- * are virtual.  If k and v have fewer heads than q, the matmuls broadcast them; a window is a second
- * mask after the causal one.
+ * are virtual.  If k and v have fewer heads than q, the matmuls broadcast them; a window is a
+ * second mask after the causal one.
  *
  * dQ is a sum over blocks of keys.  An engine that accumulates the blocks in fp32 as they arrive is
  * nondeterministic.  The engine that writes dQ directly keeps dS in its workspace, T x T per head,
  * and is deterministic; we use that one.  --deterministic no selects the other engine.
  *
- * dK and dV of a head of k and v are sums over the heads of q that read it.  Either the graph ends in
- * a reduction of dK and dV of all heads of q (virtual tensors, in 16 bits), or it stores these.
+ * dK and dV of a head of k and v are sums over the heads of q that read it.  Either the graph ends
+ * in a reduction of dK and dV of all heads of q (virtual tensors, in 16 bits), or it stores these.
  */
 #include "cuda/lib/attention_cudnn.h"
 

@@ -33,8 +33,8 @@ struct attention_operands {
 
 struct attention_engine;
 
-/* *engine is NULL if cuDNN rejects the part.  *work_bytes is then what it would need if that was the
- * reason, else 0. */
+/* *engine is NULL if cuDNN rejects the part.  *work_bytes is then what it would need if that was
+ * the reason, else 0. */
 CUDA_LAUNCHER enum snug_status attention_engine_prepare(const struct cuda_attention_shape *shape,
                                                         const struct attention_part *part,
                                                         size_t most_work_bytes,
