@@ -419,6 +419,29 @@ SNUG_API enum snug_status snug_tokenizer_decode(const snug_tokenizer *tokenizer,
                                                 size_t n, char **text, size_t *length,
                                                 struct snug_error *err);
 
+/* src/api/tokenize_api.c */
+
+struct snug_tokenize_options {
+    const char *tokenizer; /* as for snug_tokenizer_open */
+    const char *folder;    /* where the shards go; it must not have shards already */
+    int threads;           /* 0: all cores */
+};
+struct snug_tokenized {
+    int64_t n_documents, n_tokens;
+    int64_t n_bytes, total_bytes; /* of text: so far, and in all */
+    int n_files, token_bits;      /* 16 or 32 */
+    int32_t end_id;               /* the token after each document, or -1 */
+};
+/* Called after each batch of files; return nonzero to stop. */
+typedef int snug_tokenize_fn(const struct snug_tokenized *done, void *user);
+/* Writes the tokens of text files, and of all files in folders, as shards in llm.c's layout, with the
+ * identity of the tokenizer in the header.  The shards get their names when all are complete. */
+SNUG_API enum snug_status snug_data_tokenize(const char *const *paths, int n_paths,
+                                             const struct snug_tokenize_options *options,
+                                             snug_tokenize_fn *progress, void *user,
+                                             struct snug_tokenized *result,
+                                             struct snug_error *err);
+
 /* ---- files, measurements, data sets -------------------------------------------------------- */
 
 /* Describes a run, a metrics.jsonl, a safetensors file or a data file. */

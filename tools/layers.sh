@@ -18,7 +18,7 @@ pass:       base ir optim
 plan:       base ir
 comm:       base
 token:      base
-data:       base
+data:       base token
 exec:       base ir plan/plan.h comm/comm.h
 cpu:        base ir exec/backend.h $kernels
 cuda:       base ir exec/backend.h $kernels

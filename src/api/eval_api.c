@@ -106,7 +106,8 @@ enum snug_status snug_eval_watched(const char *run, const char *data_spec,
     if (status == SNUG_OK)
         status = input_spec_of(&compiled.prog, &input_spec, err);
     if (status == SNUG_OK)
-        status = input_spec_open_data(&compiled, &input_spec, data_spec, q.recipe, &data, err);
+        status = input_spec_open_data(&compiled, &input_spec, data_spec, model->folder, q.recipe,
+                                      &data, err);
     if (status == SNUG_OK)
         status = evaluate(run, recipe->lora_from, data, &q, &watcher, result, err);
 done:

@@ -139,8 +139,9 @@ enum snug_status open_model_folder(const char *path, struct snug_model *model,
     else
         use_config(&config, model);
     snprintf(model->name, sizeof model->name, "%s", path);
+    model->folder = folder_of(path);
     model->weights_folder = folder_of(path);
-    if (model->weights_folder == NULL)
+    if (model->folder == NULL || model->weights_folder == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
     TRY(find_weights(model->weights_folder, &has_weights, err));
     if (!has_weights) {

@@ -39,11 +39,11 @@ struct flag {
     enum flag_kind kind;
     void *value;  /* bool, int64_t, double or const char *, by kind; unchanged if not given */
     double least; /* minimum of a count or a real */
-    char letter;  /* of a switch that may also be written as -0; '\0' if none */
+    char letter;  /* it may also be written as -o or -0; '\0': it has no letter */
     bool given;
 };
 
-enum { ARGS_POSITIONAL_MOST = 3 };
+enum { ARGS_POSITIONAL_MOST = 256 };
 
 struct args {
     const char *command;

@@ -178,6 +178,11 @@ uint64_t data_fingerprint(const struct data *data)
     return data->fingerprint;
 }
 
+uint64_t data_tokenizer(const struct data *data)
+{
+    return data->tokenizer;
+}
+
 enum snug_status data_fill(struct data *data, enum data_split split, int64_t first, int64_t n,
                            void *input, void *target, struct snug_error *err)
 {

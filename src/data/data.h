@@ -83,4 +83,7 @@ enum snug_status data_check(struct data *data, enum data_split split, int64_t fi
 /* A hash of kind and sizes, but not of paths.  A resumed run uses it to detect another data set. */
 uint64_t data_fingerprint(const struct data *data);
 
+/* The identity of the tokenizer that made the ids (token/tokenizer.h); 0: unknown. */
+uint64_t data_tokenizer(const struct data *data);
+
 #endif

@@ -4,7 +4,7 @@
  * Hidden files and folders are skipped and, in a tree, symbolic links too: a checked-out repository
  * is read without its .git, and no file is read twice.
  */
-#include "data/source.h"
+#include "data/folder.h"
 
 #include <dirent.h>
 #include <errno.h>

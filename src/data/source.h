@@ -10,6 +10,7 @@
 #include <stdbool.h>
 
 #include "data/data.h"
+#include "data/folder.h"
 
 struct data {
     /* Writes sample number `position` of the endless order. */
@@ -26,6 +27,7 @@ struct data {
     const char *kind;
     int64_t n_samples[2]; /* by split */
     uint64_t fingerprint;
+    uint64_t tokenizer; /* identity of the tokenizer that made the ids; 0: unknown */
 };
 
 /* random.c, token_shards.c, idx.c, cifar.c */
@@ -42,17 +44,6 @@ enum snug_status source_open_cifar(const char *folder, const struct data_request
                                    struct data **data, struct snug_error *err);
 enum snug_status source_is_cifar(const char *path, bool *is_cifar, struct snug_error *err);
 struct data_image source_cifar_image(void);
-
-/* folder.c */
-/* A sorted list of the regular files in a folder, or in its whole tree if `recursive`.  Skips
- * hidden files and, in a tree, symbolic links. */
-struct file_list {
-    char **paths;
-    int n, capacity;
-};
-enum snug_status file_list_folder(const char *folder, bool recursive, struct file_list *list,
-                                  struct snug_error *err);
-void file_list_free(struct file_list *list);
 
 /* gunzip.c */
 /* Inflates a gzip file into an unlinked temporary file, which can be read at any offset. */

@@ -25,24 +25,11 @@
 #include "base/fd.h"
 #include "base/rng.h"
 #include "base/text.h"
+#include "token/shard_header.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "shards are little-endian");
 
-enum {
-    N_BYTES = 256,
-    N_SHORT_IDS = 1 << 16,
-    SNIFF_BYTES = 4096,
-    SCAN_AT_ONCE = 1 << 16,
-    SHARD_HEADER_BYTES = 256 * 4
-};
-
-/* llm.c's shards begin with a magic number and a version; the third integer is the number of
- * tokens. */
-static const struct shard_format {
-    uint32_t magic, version;
-    int token_bytes;
-} shard_formats[] = {{20240520, 1, 2}, {20240801, 7, 4}};
-enum { N_SHARD_FORMATS = (int)(sizeof shard_formats / sizeof *shard_formats) };
+enum { N_BYTES = 256, N_SHORT_IDS = 1 << 16, SNIFF_BYTES = 4096, SCAN_AT_ONCE = 1 << 16 };
 
 struct token_file {
     char *path;
@@ -51,6 +38,7 @@ struct token_file {
     int64_t header_bytes; /* before the first token */
     int64_t n_bytes;      /* file size when it was opened */
     int token_bytes;      /* 1, 2 or 4 */
+    uint64_t tokenizer;   /* its identity; 0: unknown */
 };
 
 struct tokens {
@@ -261,14 +249,6 @@ static const char *foreign_kind(uint32_t magic)
     }
 }
 
-static const struct shard_format *shard_format_of(uint32_t magic)
-{
-    for (int i = 0; i < N_SHARD_FORMATS; i++)
-        if (shard_formats[i].magic == magic)
-            return &shard_formats[i];
-    return NULL;
-}
-
 /* Is every second of the first 16-bit numbers 0, the upper half of a small 32-bit id? */
 static enum snug_status look_for_wide_ids(int fd, const struct token_file *file, bool *is_wide,
                                           struct snug_error *err)
@@ -289,6 +269,7 @@ static enum snug_status look_for_wide_ids(int fd, const struct token_file *file,
 static enum snug_status read_raw_shard(const struct tokens *tokens, int fd, struct token_file *file,
                                        struct snug_error *err)
 {
+    const struct shard_format *wide = shard_format_of_width(4);
     bool is_wide;
     TRY(look_for_wide_ids(fd, file, &is_wide, err));
     if (is_wide && tokens->data.request.n_classes <= N_SHORT_IDS)
@@ -296,8 +277,8 @@ static enum snug_status read_raw_shard(const struct tokens *tokens, int fd, stru
                          "%s: these are 32-bit ids (every second 16 bits are 0), but for a "
                          "vocabulary of %lld, *.bin without a header is read as 16-bit ids: write "
                          "them as 16 bits, or with llm.c's header (%u, version %u)",
-                         file->path, (long long)tokens->data.request.n_classes,
-                         shard_formats[1].magic, shard_formats[1].version);
+                         file->path, (long long)tokens->data.request.n_classes, wide->magic,
+                         wide->version);
     file->token_bytes = tokens->data.request.n_classes <= N_SHORT_IDS ? 2 : 4;
     if (file->n_bytes % file->token_bytes != 0)
         return snug_fail(err, SNUG_BAD_FILE,
@@ -311,7 +292,7 @@ static enum snug_status read_shard_header(const struct tokens *tokens, int fd,
                                           struct token_file *file, bool *is_llmc,
                                           struct snug_error *err)
 {
-    uint32_t head[3] = {0};
+    uint32_t head[SHARD_HEADER_INTS] = {0};
     int64_t sniffed = file->n_bytes < (int64_t)sizeof head ? file->n_bytes : (int64_t)sizeof head;
     TRY(fd_read_at(fd, file->path, head, sniffed, 0, err));
     const struct shard_format *format = shard_format_of(head[0]);
@@ -333,6 +314,7 @@ static enum snug_status read_shard_header(const struct tokens *tokens, int fd,
         return snug_fail(err, SNUG_BAD_FILE,
                          "%s: llm.c shard version %u is not supported; only version %u is",
                          file->path, head[1], format->version);
+    file->tokenizer = shard_header_parse(head).tokenizer;
     int64_t n_present = (file->n_bytes - SHARD_HEADER_BYTES) / format->token_bytes;
     int64_t n_extra = file->n_bytes - SHARD_HEADER_BYTES - format->token_bytes * file->n_tokens;
     if (file->n_tokens > n_present)
@@ -452,7 +434,11 @@ static enum snug_status add_folder(struct tokens *tokens, const char *folder, bo
 static enum snug_status split_stream(struct tokens *tokens, const char *path,
                                      struct snug_error *err)
 {
-    const struct token_file *last = &tokens->files[tokens->n_files - 1];
+    const struct token_file *files = tokens->files, *last = &files[tokens->n_files - 1];
+    for (int i = 1; i < tokens->n_files; i++)
+        if (files[i].tokenizer != files[0].tokenizer)
+            return snug_fail(err, SNUG_MISMATCH, "%s and %s are of different tokenizers",
+                             files[0].path, files[i].path);
     int64_t total = last->begin + last->n_tokens, length = tokens->data.request.sample_elems;
     int64_t cut = tokens->first_held_out_file >= 0
                       ? tokens->files[tokens->first_held_out_file].begin
@@ -467,6 +453,9 @@ static enum snug_status split_stream(struct tokens *tokens, const char *path,
     uint64_t hash = rng_hash_string(tokens->data.kind);
     for (int i = 0; i < tokens->n_files; i++)
         hash = source_mix(hash, (uint64_t)tokens->files[i].n_tokens);
+    if (files[0].tokenizer != 0)
+        hash = source_mix(hash, files[0].tokenizer);
+    tokens->data.tokenizer = files[0].tokenizer;
     tokens->data.fingerprint = source_mix(hash, (uint64_t)cut);
     for (int split = 0; split < 2; split++)
         tokens->data.n_samples[split] = (tokens->end[split] - tokens->begin[split] - 1) / length;
@@ -488,10 +477,10 @@ static enum snug_status open_stream(struct tokens *tokens, const char *path, str
     const struct data_request *request = &tokens->data.request;
     if (!is_shards && request->n_classes > N_BYTES && !request->bytes_as_tokens)
         return snug_fail(err, SNUG_MISMATCH,
-                         "%s: snug cannot tokenize text for a vocabulary of %lld tokens yet: give "
-                         "token shards (*.bin), or use --tokenizer bytes to feed each byte as a "
-                         "token",
-                         path, (long long)request->n_classes);
+                         "%s: text for a vocabulary of %lld tokens must be tokenized first: snug "
+                         "data tokenize %s -o FOLDER --tokenizer MODEL; or feed each byte as a "
+                         "token with --tokenizer bytes",
+                         path, (long long)request->n_classes, path);
     tokens->data.kind = !is_shards                          ? "text bytes"
                         : tokens->n_llmc == tokens->n_files ? "token shards (llm.c)"
                         : tokens->n_llmc == 0               ? "token shards (nanoGPT)"

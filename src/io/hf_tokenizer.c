@@ -484,3 +484,18 @@ enum snug_status hf_tokenizer_open(const char *path, struct tokenizer **tokenize
                                         "(AutoTokenizer.from_pretrained(...).save_pretrained(...))"
                                       : ", nor the two files of GPT-2 (vocab.json and merges.txt)");
 }
+
+enum snug_status hf_tokenizer_identity(const char *folder, uint64_t *identity,
+                                       struct snug_error *err)
+{
+    char file[PATH_MOST];
+    struct tokenizer *t;
+    *identity = 0;
+    if (!find_file(folder, "tokenizer.json", "vocab.json", file, sizeof file) &&
+        !find_file(folder, "encoder.json", "encoder.json", file, sizeof file))
+        return SNUG_OK;
+    TRY(hf_tokenizer_open(folder, &t, err));
+    *identity = t->identity;
+    tokenizer_free(t);
+    return SNUG_OK;
+}

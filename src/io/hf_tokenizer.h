@@ -13,4 +13,8 @@
 enum snug_status hf_tokenizer_open(const char *path, struct tokenizer **tokenizer,
                                    struct snug_error *err);
 
+/* The identity of a folder's tokenizer, see tokenizer.h; 0: it has none. */
+enum snug_status hf_tokenizer_identity(const char *folder, uint64_t *identity,
+                                       struct snug_error *err);
+
 #endif

@@ -30,6 +30,7 @@ void snug_model_free(snug_model *model)
         return;
     program_free(&model->built);
     free(model->config_source);
+    free(model->folder);
     free(model->weights_folder);
     free(model);
 }

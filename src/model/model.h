@@ -36,6 +36,7 @@ struct snug_model {
     struct dropout_rates config_dropout; /* from config.json, for --dropout config */
     bool has_config_dropout;
     char *config_source;   /* the config.json that a decoder was read from, or NULL */
+    char *folder;          /* of config.json; NULL for presets */
     char *weights_folder;  /* a run or Hugging Face folder to start from; NULL for random weights */
     struct program built;  /* custom: the forward program of one sample */
     bool finished;         /* custom: snug_model_finish succeeded */

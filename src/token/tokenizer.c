@@ -105,6 +105,16 @@ int32_t tokenizer_size(const struct tokenizer *t)
     return t->vocabulary.n_ids;
 }
 
+int32_t tokenizer_end_of_text(const struct tokenizer *t)
+{
+    static const char *const names[] = {"<|endoftext|>", "<|end_of_text|>", "</s>"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        for (int k = 0; k < t->added.n; k++)
+            if (t->added.data[k].special && strcmp(t->added.data[k].content, names[i]) == 0)
+                return t->added.data[k].id;
+    return NO_TOKEN;
+}
+
 static void identify(struct tokenizer *t, const void *bytes, size_t n)
 {
     t->identity = (t->identity ^ token_hash(bytes, n)) * 0x9E3779B97F4A7C15u;

@@ -64,6 +64,8 @@ enum snug_status tokenizer_add_token(struct tokenizer *t, const char *where,
 enum snug_status tokenizer_finish(struct tokenizer *t, struct snug_error *err);
 void tokenizer_free(struct tokenizer *t);
 
+/* The special token that ends a document, by its usual names, or NO_TOKEN. */
+int32_t tokenizer_end_of_text(const struct tokenizer *t);
 /* The largest id + 1. */
 int32_t tokenizer_size(const struct tokenizer *t);
 

@@ -4,6 +4,8 @@
  */
 #include "train/input_spec.h"
 
+#include "io/hf_tokenizer.h"
+
 enum { SCANNED_TOKENS = 1 << 26 }; /* takes a fraction of a second */
 
 static const struct op *loss_op(const struct program *prog)
@@ -53,10 +55,26 @@ enum snug_status input_spec_of(const struct program *prog, struct input_spec *in
     return SNUG_OK;
 }
 
+static enum snug_status check_tokenizer(const struct data *data, const char *spec,
+                                        const char *model_folder, struct snug_error *err)
+{
+    uint64_t of_data = data_tokenizer(data), of_model;
+    if (of_data == 0 || model_folder == NULL)
+        return SNUG_OK;
+    TRY(hf_tokenizer_identity(model_folder, &of_model, err));
+    if (of_model != 0 && of_model != of_data)
+        return snug_fail(
+            err, SNUG_MISMATCH,
+            "%s has the tokens of another tokenizer than that of %s: tokenize the text "
+            "again, with --tokenizer %s",
+            spec, model_folder, model_folder);
+    return SNUG_OK;
+}
+
 enum snug_status input_spec_open_data(const struct compiled_step *compiled,
                                       const struct input_spec *input_spec, const char *spec,
-                                      const struct snug_recipe *recipe, struct data **data,
-                                      struct snug_error *err)
+                                      const char *model_folder, const struct snug_recipe *recipe,
+                                      struct data **data, struct snug_error *err)
 {
     const struct program *prog = compiled_step_forward(compiled);
     if (input_spec->input == TENSOR_NONE)
@@ -82,5 +100,6 @@ enum snug_status input_spec_open_data(const struct compiled_step *compiled,
         request.width = input->dim[plane_last ? 2 : 3];
     }
     TRY(data_open(&request, data, err));
+    TRY(check_tokenizer(*data, spec, model_folder, err));
     return data_scan(*data, SCANNED_TOKENS, err);
 }

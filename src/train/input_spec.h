@@ -16,9 +16,10 @@ struct input_spec {
 };
 enum snug_status input_spec_of(const struct program *prog, struct input_spec *input_spec,
                                struct snug_error *err);
+/* model_folder: shards of another tokenizer than the one there are refused; NULL: none is there. */
 enum snug_status input_spec_open_data(const struct compiled_step *compiled,
                                       const struct input_spec *input_spec, const char *spec,
-                                      const struct snug_recipe *recipe, struct data **data,
-                                      struct snug_error *err);
+                                      const char *model_folder, const struct snug_recipe *recipe,
+                                      struct data **data, struct snug_error *err);
 
 #endif

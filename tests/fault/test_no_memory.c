@@ -112,6 +112,7 @@ static const struct trial {
     {"tokenize", "tokenize tokenizer.json --threads 1", NULL},
     {"tokenize, two files", "tokenize gpt2 -0 --threads 1", NULL},
     {"tokenize, decode", "tokenize tokenizer.json --decode", NULL},
+    {"data tokenize", "data tokenize text -o shards --tokenizer tokenizer.json --threads 1", NULL},
     {"ops", "ops", NULL},
     {"version", "--version", NULL},
 };
