@@ -10,11 +10,15 @@
 
 #include "base/rng.h"
 #include "compile/budget.h"
+#include "io/hf_tokenizer.h"
+#include "token/encoder.h"
 
 struct sampler {
     struct snug_model *model;
     const snug_recipe *recipe;
     const char *run, *adapter;
+    struct tokenizer *tokenizer; /* NULL: a token is a byte */
+    struct buffer text;          /* of a token */
     struct compiled_step compiled;
     struct exec *exec;
     tensor_id input, logits;    /* of the compiled program */
@@ -136,11 +140,16 @@ static enum snug_status next_token(struct sampler *s, const struct snug_generate
     return SNUG_OK;
 }
 
-/* A token is a byte.  Tokens above 255 are printed as <1234>. */
-static int emit_token(int32_t token, snug_text_fn *emit, void *user)
+/* Without a tokenizer, a token is a byte.  Ids that it does not have, or above 255, are printed as
+ * <1234>: vocabularies are often larger than their tokenizer. */
+static int emit_token(struct sampler *s, int32_t token, snug_text_fn *emit, void *user)
 {
     char text[16] = {(char)token};
-    int length = token < 256 ? 1 : snprintf(text, sizeof text, "<%d>", (int)token);
+    s->text.n = 0;
+    if (s->tokenizer != NULL && tokenizer_add_text(s->tokenizer, token, &s->text, NULL) == SNUG_OK)
+        return emit(s->text.data, s->text.n, user);
+    bool is_byte = s->tokenizer == NULL && token < 256;
+    int length = is_byte ? 1 : snprintf(text, sizeof text, "<%d>", (int)token);
     return emit(text, (size_t)length, user);
 }
 
@@ -153,17 +162,11 @@ static void push(struct sampler *s, int32_t token)
     s->position++;
 }
 
-static enum snug_status sample(struct sampler *s, const struct snug_generate_options *o,
-                               snug_text_fn *emit, void *user, struct snug_error *err)
+static enum snug_status push_bytes(struct sampler *s, const char *prompt, struct snug_error *err)
 {
-    size_t n_prompt = strlen(o->prompt);
     int64_t vocabulary = s->model->decoder.vocab_size;
-    s->tokens = malloc((size_t)s->model->decoder.n_positions * sizeof *s->tokens);
-    s->weights = malloc(2 * (size_t)vocabulary * sizeof *s->weights);
-    if (s->tokens == NULL || s->weights == NULL)
-        return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
-    for (size_t i = 0; i < n_prompt; i++) {
-        unsigned char byte = (unsigned char)o->prompt[i];
+    for (size_t i = 0; prompt[i] != '\0'; i++) {
+        unsigned char byte = (unsigned char)prompt[i];
         if (byte >= vocabulary)
             return snug_fail(
                 err, SNUG_BAD_ARGUMENT,
@@ -171,33 +174,71 @@ static enum snug_status sample(struct sampler *s, const struct snug_generate_opt
                 (long long)vocabulary);
         push(s, byte);
     }
+    return SNUG_OK;
+}
+
+static enum snug_status push_text(struct sampler *s, const char *prompt, struct snug_error *err)
+{
+    struct encoder *encoder;
+    struct token_ids ids = {0};
+    size_t end;
+    if (tokenizer_size(s->tokenizer) > s->model->decoder.vocab_size)
+        return snug_fail(
+            err, SNUG_MISMATCH, "%s: its tokenizer has %ld ids, but the vocabulary has %lld",
+            s->run, (long)tokenizer_size(s->tokenizer), (long long)s->model->decoder.vocab_size);
+    TRY(encoder_new(s->tokenizer, 1, &encoder, err));
+    enum snug_status status = encoder_encode(encoder, &(struct token_text){prompt, strlen(prompt)},
+                                             1, true, &ids, &end, err);
+    for (size_t i = 0; status == SNUG_OK && i < ids.n; i++)
+        push(s, ids.data[i]);
+    encoder_free(encoder);
+    free(ids.data);
+    return status;
+}
+
+static enum snug_status sample(struct sampler *s, const struct snug_generate_options *o,
+                               snug_text_fn *emit, void *user, struct snug_error *err)
+{
+    int64_t vocabulary = s->model->decoder.vocab_size;
+    s->tokens = malloc((size_t)s->model->decoder.n_positions * sizeof *s->tokens);
+    s->weights = malloc(2 * (size_t)vocabulary * sizeof *s->weights);
+    if (s->tokens == NULL || s->weights == NULL)
+        return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
+    TRY(s->tokenizer != NULL ? push_text(s, o->prompt, err) : push_bytes(s, o->prompt, err));
+    int32_t end = s->tokenizer != NULL ? tokenizer_end_of_text(s->tokenizer) : NO_TOKEN;
     if (s->n_tokens == 0)
-        push(s, '\n' < vocabulary ? '\n' : 0);
+        push(s, end != NO_TOKEN ? end : s->tokenizer == NULL && '\n' < vocabulary ? '\n' : 0);
     for (int64_t i = 0; i < o->n_tokens; i++) {
         int32_t token = 0;
         TRY(next_token(s, o, &token, err));
         push(s, token);
-        if (emit_token(token, emit, user) != 0)
+        if (token == end || emit_token(s, token, emit, user) != 0)
             break;
     }
     return SNUG_OK;
 }
 
-/* A prompt is fed as bytes, so the run must have been trained on bytes. */
-static enum snug_status check_trained_on_bytes(const char *run, const struct snug_model *model,
-                                               struct snug_error *err)
+/* The tokenizer of the run's folder, unless the run was trained on bytes. */
+static enum snug_status open_tokenizer(struct sampler *s, struct snug_error *err)
 {
     json_t *state;
-    TRY(saved_run_state(run, &state, err));
+    bool is_small = s->model->decoder.vocab_size <= 256;
+    if (s->recipe->tokenizer == TOKENIZER_bytes)
+        return SNUG_OK;
+    if (s->recipe->tokenizer == TOKENIZER_path)
+        return hf_tokenizer_open(s->recipe->tokenizer_path, &s->tokenizer, err);
+    TRY(saved_run_state(s->run, &state, err));
     bool is_bytes = saved_run_is_bytes(state);
     json_decref(state);
-    return is_bytes
+    if (!is_bytes && hf_tokenizer_exists(s->run))
+        return hf_tokenizer_open(s->run, &s->tokenizer, err);
+    return is_bytes || is_small
                ? SNUG_OK
                : snug_fail(err, SNUG_UNSUPPORTED,
-                           "%s was not trained on bytes, and there is no tokenizer yet for its "
-                           "vocabulary of %lld tokens: use a run trained on bytes, or feed the "
-                           "bytes of the prompt as tokens with --tokenizer bytes",
-                           run, (long long)model->decoder.vocab_size);
+                           "%s was not trained on bytes, and there is no tokenizer in it for its "
+                           "vocabulary of %lld tokens: give one with --tokenizer FOLDER, or feed "
+                           "the bytes of the prompt as tokens with --tokenizer bytes",
+                           s->run, (long long)s->model->decoder.vocab_size);
 }
 
 enum snug_status snug_generate(const char *run, const struct snug_generate_options *options,
@@ -214,8 +255,8 @@ enum snug_status snug_generate(const char *run, const struct snug_generate_optio
     if (status == SNUG_OK && !model_is_language(s.model))
         status = snug_fail(err, SNUG_UNSUPPORTED,
                            "%s is not a language model: it cannot generate text", run);
-    if (status == SNUG_OK && s.model->decoder.vocab_size > 256 && own.tokenizer != TOKENIZER_bytes)
-        status = check_trained_on_bytes(run, s.model, err);
+    if (status == SNUG_OK)
+        status = open_tokenizer(&s, err);
     if (status == SNUG_OK && options->n_tokens < 0)
         status = snug_fail(err, SNUG_BAD_ARGUMENT,
                            "cannot sample %lld tokens: the number must not be negative",
@@ -224,6 +265,8 @@ enum snug_status snug_generate(const char *run, const struct snug_generate_optio
         status = sample(&s, options, emit, user, err);
     exec_free(s.exec);
     compiled_step_free(&s.compiled);
+    tokenizer_free(s.tokenizer);
+    free(s.text.data);
     free(s.tokens);
     free(s.weights);
     snug_model_free(s.model);

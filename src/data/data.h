@@ -6,8 +6,9 @@
  * samples before it, so a run can be resumed at any step from that count alone.
  *
  *     random           random samples, for benchmarks
- *     text             a file or a folder of files; each byte is a token (for vocabularies of at
- *                      most 256 tokens, or if the request asks for it)
+ *     text             a file or a folder of files, tokenized when it is opened; or each byte is
+ *                      a token (for vocabularies of at most 256 tokens without a tokenizer, or if
+ *                      the request asks for it)
  *     token shards     *.bin in llm.c's layouts of 16- and 32-bit ids, or in nanoGPT's (nothing but
  *                      ids: of 16 bits up to a vocabulary of 65,536, of 32 bits above)
  *     IDX images       MNIST's format: a folder with four files, plain or gzip
@@ -27,6 +28,8 @@
 enum data_split { DATA_TRAIN, DATA_HELD_OUT };
 enum data_target { DATA_TARGET_TOKENS, DATA_TARGET_CLASS, DATA_TARGET_REAL };
 
+struct tokenizer;
+
 struct data_request {
     const char *spec; /* "random", "fashion-mnist" or a path; NULL means random */
     enum data_target
@@ -39,6 +42,11 @@ struct data_request {
     int augment;                     /* enum data_augment; applies to training images only */
     int threads;                     /* that fill a batch; 0 means one */
     bool bytes_as_tokens;            /* read text as bytes for any vocabulary size */
+    /* Opens the tokenizer for text; *tokenizer is NULL if there is none.  Called for text only, and
+     * not if bytes_as_tokens.  May be NULL. */
+    enum snug_status (*open_tokenizer)(void *user, struct tokenizer **tokenizer,
+                                       struct snug_error *err);
+    void *tokenizer_user;
 };
 
 /* The image shape of a data set.  channels is 0 if it has no images or any size will do

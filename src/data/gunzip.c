@@ -18,37 +18,6 @@
 enum { CHUNK_BYTES = 1 << 16 };
 static const int64_t MAX_BYTES = (int64_t)16 << 30; /* more is a zip bomb, not a data set */
 
-static int open_unlinked(void)
-{
-    const char *const places[] = {getenv("TMPDIR"), "/var/tmp", "/tmp"};
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-        if (places[i] == NULL || *places[i] == '\0')
-            continue;
-        char *path = path_join(places[i], "snug-XXXXXX", "");
-        int fd = path == NULL ? -1 : mkstemp(path);
-        if (fd >= 0)
-            unlink(path);
-        free(path);
-        if (fd >= 0)
-            return fd;
-    }
-    return -1;
-}
-
-static bool write_all(int fd, const char *bytes, size_t n_bytes)
-{
-    while (n_bytes > 0) {
-        ssize_t put = write(fd, bytes, n_bytes);
-        if (put < 0 && errno == EINTR)
-            continue;
-        if (put <= 0)
-            return false;
-        bytes += put;
-        n_bytes -= (size_t)put;
-    }
-    return true;
-}
-
 static enum snug_status inflate_into(gzFile gz, const char *path, int fd, int64_t *n_bytes,
                                      struct snug_error *err)
 {
@@ -73,7 +42,7 @@ static enum snug_status inflate_into(gzFile gz, const char *path, int fd, int64_
                              "%s: unpacks to more than 16 GiB: if that is right, unpack it with "
                              "gunzip first",
                              path);
-        if (!write_all(fd, chunk, (size_t)got))
+        if (!source_write(fd, chunk, (size_t)got))
             return snug_fail(err, SNUG_IO_ERROR, "%s: cannot unpack: %s; %s", path, strerror(errno),
                              errno == EFBIG ? "raise the file size limit (ulimit -f)"
                                             : "set TMPDIR to a folder with more space");
@@ -91,7 +60,7 @@ enum snug_status source_gunzip(const char *path, int *fd, int64_t *n_bytes, stru
         close(in);
         return snug_fail(err, SNUG_NO_MEMORY, "%s: out of memory unpacking", path);
     }
-    int out = open_unlinked();
+    int out = source_temporary();
     enum snug_status status =
         out < 0 ? snug_fail(err, SNUG_IO_ERROR,
                             "%s: cannot create a temporary file to unpack into: %s; set TMPDIR",

@@ -45,6 +45,16 @@ enum snug_status source_open_cifar(const char *folder, const struct data_request
 enum snug_status source_is_cifar(const char *path, bool *is_cifar, struct snug_error *err);
 struct data_image source_cifar_image(void);
 
+/* temporary.c */
+int source_temporary(void); /* a file descriptor; -1: none can be created, see errno */
+bool source_write(int fd, const void *bytes, size_t n_bytes); /* all of them; false: see errno */
+
+/* text_tokens.c */
+/* Tokenizes text files, each a document, into an unlinked temporary file of 32-bit ids; n_tokens[i]
+ * is the number of ids of file i. */
+enum snug_status source_tokenize(const struct tokenizer *t, int threads, const char *const *paths,
+                                 int n, int64_t *n_tokens, int *fd, struct snug_error *err);
+
 /* gunzip.c */
 /* Inflates a gzip file into an unlinked temporary file, which can be read at any offset. */
 enum snug_status source_gunzip(const char *path, int *fd, int64_t *n_bytes, struct snug_error *err);

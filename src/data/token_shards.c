@@ -1,5 +1,5 @@
 /*
- * token_shards.c -- token streams: text as bytes, and shards of 16- or 32-bit token ids.
+ * token_shards.c -- token streams: text, and shards of 16- or 32-bit token ids.
  *
  * All files together are one stream, in the order of their paths:
  *
@@ -26,6 +26,7 @@
 #include "base/rng.h"
 #include "base/text.h"
 #include "token/shard_header.h"
+#include "token/tokenizer.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "shards are little-endian");
 
@@ -49,7 +50,8 @@ struct tokens {
     int64_t begin[2], end[2];    /* of each split in the stream */
     int64_t first_held_out_file; /* index of the first file named *val*, or -1 */
     int open_file, fd;           /* the file that is open, or -1 */
-    int32_t *window;             /* T + 1 tokens */
+    int text_fd;     /* the ids of all text files, or -1; `open_file` is not used then */
+    int32_t *window; /* T + 1 tokens */
 };
 
 static void close_tokens(struct data *data)
@@ -59,6 +61,8 @@ static void close_tokens(struct data *data)
         free(tokens->files[i].path);
     if (tokens->fd >= 0)
         close(tokens->fd);
+    if (tokens->text_fd >= 0)
+        close(tokens->text_fd);
     free(tokens->files);
     free(tokens->window);
     free(tokens);
@@ -70,7 +74,7 @@ static enum snug_status use_file(struct tokens *tokens, int index, struct snug_e
 {
     const struct token_file *file = &tokens->files[index];
     int64_t n_bytes;
-    if (tokens->open_file == index)
+    if (tokens->open_file == index || tokens->text_fd >= 0)
         return SNUG_OK;
     if (tokens->fd >= 0)
         close(tokens->fd);
@@ -106,7 +110,7 @@ static enum snug_status read_part(struct tokens *tokens, int index, int64_t firs
     const struct token_file *file = &tokens->files[index];
     int64_t raw_bytes = n * file->token_bytes;
     unsigned char *raw = (unsigned char *)(out + n) - raw_bytes;
-    TRY(fd_read_at(tokens->fd, file->path, raw, raw_bytes,
+    TRY(fd_read_at(tokens->text_fd >= 0 ? tokens->text_fd : tokens->fd, file->path, raw, raw_bytes,
                    file->header_bytes + first * file->token_bytes, err));
     for (int64_t i = 0; i < n; i++) {
         uint32_t id = 0;
@@ -462,6 +466,60 @@ static enum snug_status split_stream(struct tokens *tokens, const char *path,
     return SNUG_OK;
 }
 
+/* Replaces the bytes of text files by their ids, if there is a tokenizer. */
+static enum snug_status tokenize_files(struct tokens *tokens, const struct tokenizer *t,
+                                       struct snug_error *err)
+{
+    int n = tokens->n_files;
+    const char **paths = malloc((size_t)n * sizeof *paths);
+    int64_t *n_tokens = malloc((size_t)n * sizeof *n_tokens), begin = 0;
+    enum snug_status status =
+        paths != NULL && n_tokens != NULL
+            ? SNUG_OK
+            : snug_fail(err, SNUG_NO_MEMORY, "out of memory for a list of files");
+    for (int i = 0; i < n && status == SNUG_OK; i++)
+        paths[i] = tokens->files[i].path;
+    if (status == SNUG_OK)
+        status = source_tokenize(t, tokens->data.request.threads, paths, n, n_tokens,
+                                 &tokens->text_fd, err);
+    for (int i = 0; i < n && status == SNUG_OK; i++) {
+        struct token_file *file = &tokens->files[i];
+        file->begin = begin;
+        file->n_tokens = n_tokens[i];
+        file->header_bytes = begin * (int64_t)sizeof(int32_t);
+        file->token_bytes = sizeof(int32_t);
+        file->tokenizer = t->identity;
+        begin += n_tokens[i];
+    }
+    free((void *)paths);
+    free(n_tokens);
+    return status;
+}
+
+static enum snug_status tokenize_text(struct tokens *tokens, bool *is_done, struct snug_error *err)
+{
+    const struct data_request *request = &tokens->data.request;
+    struct tokenizer *t = NULL;
+    *is_done = false;
+    if (request->bytes_as_tokens || request->open_tokenizer == NULL)
+        return SNUG_OK;
+    TRY(request->open_tokenizer(request->tokenizer_user, &t, err));
+    if (t == NULL)
+        return SNUG_OK;
+    enum snug_status status = SNUG_OK;
+    if (tokenizer_size(t) > request->n_classes)
+        status =
+            snug_fail(err, SNUG_MISMATCH,
+                      "the tokenizer has %ld ids, but the model's vocabulary has %lld: use the "
+                      "tokenizer of this model",
+                      (long)tokenizer_size(t), (long long)request->n_classes);
+    if (status == SNUG_OK)
+        status = tokenize_files(tokens, t, err);
+    tokenizer_free(t);
+    *is_done = status == SNUG_OK;
+    return status;
+}
+
 static enum snug_status open_stream(struct tokens *tokens, const char *path, struct snug_error *err)
 {
     struct stat info;
@@ -475,13 +533,17 @@ static enum snug_status open_stream(struct tokens *tokens, const char *path, str
     TRY(is_folder ? add_folder(tokens, path, &is_shards, err)
                   : add_file(tokens, path, is_shards, false, err));
     const struct data_request *request = &tokens->data.request;
-    if (!is_shards && request->n_classes > N_BYTES && !request->bytes_as_tokens)
+    bool is_text = false;
+    if (!is_shards)
+        TRY(tokenize_text(tokens, &is_text, err));
+    if (!is_shards && !is_text && request->n_classes > N_BYTES && !request->bytes_as_tokens)
         return snug_fail(err, SNUG_MISMATCH,
-                         "%s: text for a vocabulary of %lld tokens must be tokenized first: snug "
-                         "data tokenize %s -o FOLDER --tokenizer MODEL; or feed each byte as a "
+                         "%s: text for a vocabulary of %lld tokens needs a tokenizer, and the "
+                         "model's folder has none: add --tokenizer FOLDER, or feed each byte as a "
                          "token with --tokenizer bytes",
-                         path, (long long)request->n_classes, path);
-    tokens->data.kind = !is_shards                          ? "text bytes"
+                         path, (long long)request->n_classes);
+    tokens->data.kind = is_text                             ? "text"
+                        : !is_shards                        ? "text bytes"
                         : tokens->n_llmc == tokens->n_files ? "token shards (llm.c)"
                         : tokens->n_llmc == 0               ? "token shards (nanoGPT)"
                                                             : "token shards (mixed)";
@@ -501,7 +563,8 @@ enum snug_status source_open_tokens(const char *path, const struct data_request 
                                        .request = *request},
                               .first_held_out_file = -1,
                               .open_file = -1,
-                              .fd = -1};
+                              .fd = -1,
+                              .text_fd = -1};
     tokens->data.request.spec = NULL;
     enum snug_status status = open_stream(tokens, path, err);
     if (status == SNUG_OK) {

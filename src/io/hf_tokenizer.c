@@ -485,17 +485,66 @@ enum snug_status hf_tokenizer_open(const char *path, struct tokenizer **tokenize
                                       : ", nor the two files of GPT-2 (vocab.json and merges.txt)");
 }
 
+bool hf_tokenizer_exists(const char *folder)
+{
+    char file[PATH_MOST];
+    return find_file(folder, "tokenizer.json", "vocab.json", file, sizeof file) ||
+           find_file(folder, "encoder.json", "encoder.json", file, sizeof file);
+}
+
 enum snug_status hf_tokenizer_identity(const char *folder, uint64_t *identity,
                                        struct snug_error *err)
 {
-    char file[PATH_MOST];
     struct tokenizer *t;
     *identity = 0;
-    if (!find_file(folder, "tokenizer.json", "vocab.json", file, sizeof file) &&
-        !find_file(folder, "encoder.json", "encoder.json", file, sizeof file))
+    if (!hf_tokenizer_exists(folder))
         return SNUG_OK;
     TRY(hf_tokenizer_open(folder, &t, err));
     *identity = t->identity;
     tokenizer_free(t);
+    return SNUG_OK;
+}
+
+/* ---- copying a tokenizer -------------------------------------------------------------------- */
+
+static enum snug_status copy_file(const char *from, const char *folder, const char *name,
+                                  struct snug_error *err)
+{
+    char target[PATH_MOST];
+    char *text;
+    size_t n;
+    int length = snprintf(target, sizeof target, "%s/%s", folder, name);
+    if (length < 0 || (size_t)length >= sizeof target)
+        return snug_fail(err, SNUG_IO_ERROR, "%s: the path is too long", folder);
+    TRY(file_read_all(from, FILE_MOST, &text, &n, err));
+    enum snug_status status = file_write_atomic(target, text, n, NULL, err);
+    free(text);
+    return status;
+}
+
+enum snug_status hf_tokenizer_copy(const char *from, const char *to, struct snug_error *err)
+{
+    static const char *const names[] = {"tokenizer.json",
+                                        "vocab.json",
+                                        "merges.txt",
+                                        "encoder.json",
+                                        "vocab.bpe",
+                                        "tokenizer_config.json",
+                                        "special_tokens_map.json",
+                                        "added_tokens.json",
+                                        "chat_template.jinja",
+                                        "generation_config.json",
+                                        "tokenizer.model"};
+    struct stat of_from, of_to;
+    if (stat(from, &of_from) != 0 || stat(to, &of_to) != 0 ||
+        (of_from.st_dev == of_to.st_dev && of_from.st_ino == of_to.st_ino))
+        return SNUG_OK; /* the run goes on in its own folder */
+    if (!S_ISDIR(of_from.st_mode))
+        return copy_file(from, to, names[0], err);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char source[PATH_MOST];
+        if (find_file(from, names[i], names[i], source, sizeof source))
+            TRY(copy_file(source, to, names[i], err));
+    }
     return SNUG_OK;
 }

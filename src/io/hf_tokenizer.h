@@ -13,8 +13,13 @@
 enum snug_status hf_tokenizer_open(const char *path, struct tokenizer **tokenizer,
                                    struct snug_error *err);
 
+/* Has the folder one of these files? */
+bool hf_tokenizer_exists(const char *folder);
 /* The identity of a folder's tokenizer, see tokenizer.h; 0: it has none. */
 enum snug_status hf_tokenizer_identity(const char *folder, uint64_t *identity,
                                        struct snug_error *err);
+/* Copies the files of a tokenizer, its templates and generation_config.json from one folder to
+ * another, those that exist; `from` may also be a tokenizer.json. */
+enum snug_status hf_tokenizer_copy(const char *from, const char *to, struct snug_error *err);
 
 #endif

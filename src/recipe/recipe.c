@@ -141,6 +141,26 @@ static void get_lora_on(const snug_recipe *recipe, struct text *out)
 }
 
 /* Rejects line breaks: a saved recipe has one line per key. */
+static bool set_tokenizer(snug_recipe *recipe, const char *value)
+{
+    bool is_default = strcmp(value, "model") == 0 || strcmp(value, "none") == 0; /* as once named */
+    recipe->tokenizer = is_default                    ? TOKENIZER_model
+                        : strcmp(value, "bytes") == 0 ? TOKENIZER_bytes
+                                                      : TOKENIZER_path;
+    const char *path = recipe->tokenizer == TOKENIZER_path ? value : "";
+    int n = snprintf(recipe->tokenizer_path, sizeof recipe->tokenizer_path, "%s", path);
+    return *value != '\0' && strpbrk(value, "\r\n") == NULL &&
+           n < (int)sizeof recipe->tokenizer_path;
+}
+
+static void get_tokenizer(const snug_recipe *recipe, struct text *out)
+{
+    text_add(out, "%s",
+             recipe->tokenizer == TOKENIZER_path    ? recipe->tokenizer_path
+             : recipe->tokenizer == TOKENIZER_bytes ? "bytes"
+                                                    : "model");
+}
+
 static bool set_lora_from(snug_recipe *recipe, const char *value)
 {
     const char *folder = strcmp(value, "none") == 0 ? "" : value;
@@ -173,8 +193,6 @@ static const struct choice augments[] = {{"none", DATA_AUGMENT_none},
                                          {"shift", DATA_AUGMENT_shift},
                                          {"flip+shift", DATA_AUGMENT_flip | DATA_AUGMENT_shift},
                                          {NULL, 0}};
-static const struct choice tokenizers[] = {
-    {"none", TOKENIZER_none}, {"bytes", TOKENIZER_bytes}, {NULL, 0}};
 static const struct choice offloads[] = {
     {"none", OFFLOAD_none},
     {"states", OFFLOAD_states},
@@ -272,8 +290,9 @@ static const struct key keys[] = {
      "augment images: random horizontal flip, shift up to 4 pixels", .kind = CHOICE,
      .field = FIELD(augment), .choices = augments},
     {"tokenizer",
-     "none (text only for vocabularies of at most 256 tokens), bytes (each byte is a token)",
-     "tokenizer of text data", .kind = CHOICE, .field = FIELD(tokenizer), .choices = tokenizers},
+     "model (the one in the model's folder; without one, bytes if the vocabulary has at most 256 "
+     "tokens), bytes (each byte is a token), or a folder",
+     "tokenizer of text data", .kind = OWN, .set = set_tokenizer, .get = get_tokenizer},
     {"checkpoint",
      "none, cheap, sqrt, every:K (layers), all, auto (recompute as little as fits --memory)",
      "activations to recompute in backward instead of saving them", .kind = OWN,

@@ -29,7 +29,8 @@ enum network { /* bit/s, or NVLink */
                NETWORKS
 };
 enum { DROPOUT_FROM_CONFIG = -1 }; /* use the rates in the model's config.json */
-enum recipe_tokenizer { TOKENIZER_none, TOKENIZER_bytes };
+/* model: of the folder of the model; without one, bytes for vocabularies of at most 256 tokens. */
+enum recipe_tokenizer { TOKENIZER_model, TOKENIZER_bytes, TOKENIZER_path };
 enum recipe_loss { RECIPE_LOSS_model, RECIPE_LOSS_cross_entropy, RECIPE_LOSS_mse };
 
 enum { OPT_TEXT_MAX = 512, LORA_FROM_MAX = 1024, MAX_THREADS = 1024 };
@@ -61,23 +62,24 @@ struct snug_recipe {
     int loss;           /* enum recipe_loss */
     int augment;        /* enum data_augment */
     int tokenizer;      /* enum recipe_tokenizer */
-    double dropout, label_smoothing; /* 0: none */
-    int checkpoint;                  /* enum checkpoint_how */
-    int64_t checkpoint_every;        /* layers, for CHECKPOINT_every */
-    int offload;                     /* bits of enum offload */
-    int64_t lora;                    /* rank of the adapters, 0: no LoRA */
-    double lora_alpha;               /* NAN: twice the rank */
-    char lora_on[LORA_ON_MAX];       /* names of layers and groups, separated by commas */
-    int lora_base;                   /* bits of the frozen matrices, 0: as precision */
-    char lora_from[LORA_FROM_MAX];   /* folder of the adapter to start from, or "" */
-    int64_t ranks;                   /* 0: not set */
-    int parallel;                    /* enum parallel */
-    int zero;                        /* 0..3: what is sharded */
-    int pipeline;                    /* enum pipeline */
-    int64_t stages;                  /* of a pipeline; 0: one per rank */
-    int network;                     /* enum network */
-    int64_t memory;                  /* bytes, 0: no budget */
-    char memory_origin[96];          /* source of a default budget (default_memory.c), else "" */
+    char tokenizer_path[LORA_FROM_MAX]; /* TOKENIZER_path: a folder or a file */
+    double dropout, label_smoothing;    /* 0: none */
+    int checkpoint;                     /* enum checkpoint_how */
+    int64_t checkpoint_every;           /* layers, for CHECKPOINT_every */
+    int offload;                        /* bits of enum offload */
+    int64_t lora;                       /* rank of the adapters, 0: no LoRA */
+    double lora_alpha;                  /* NAN: twice the rank */
+    char lora_on[LORA_ON_MAX];          /* names of layers and groups, separated by commas */
+    int lora_base;                      /* bits of the frozen matrices, 0: as precision */
+    char lora_from[LORA_FROM_MAX];      /* folder of the adapter to start from, or "" */
+    int64_t ranks;                      /* 0: not set */
+    int parallel;                       /* enum parallel */
+    int zero;                           /* 0..3: what is sharded */
+    int pipeline;                       /* enum pipeline */
+    int64_t stages;                     /* of a pipeline; 0: one per rank */
+    int network;                        /* enum network */
+    int64_t memory;                     /* bytes, 0: no budget */
+    char memory_origin[96];             /* source of a default budget (default_memory.c), else "" */
     int64_t seed;
     uint64_t given; /* bit k: key k of the table was set by the user */
 };

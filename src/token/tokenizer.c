@@ -329,21 +329,24 @@ static bool add_piece(const struct tokenizer *t, int32_t id, const char *piece, 
     return true;
 }
 
+enum snug_status tokenizer_add_text(const struct tokenizer *t, int32_t id, struct buffer *text,
+                                    struct snug_error *err)
+{
+    size_t n;
+    const char *piece = vocabulary_piece(&t->vocabulary, id, &n);
+    if (piece == NULL)
+        return snug_fail(err, SNUG_BAD_ARGUMENT,
+                         "%lld is not an id of the tokenizer: these are 0..%lld", (long long)id,
+                         (long long)t->vocabulary.n_ids - 1);
+    return add_piece(t, id, piece, n, text) ? SNUG_OK : no_memory(err);
+}
+
 enum snug_status tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t n,
                                   struct buffer *text, struct snug_error *err)
 {
     size_t begin = text->n;
-    for (size_t i = 0; i < n; i++) {
-        size_t n_bytes;
-        const char *piece = vocabulary_piece(&t->vocabulary, ids[i], &n_bytes);
-        if (piece == NULL)
-            return snug_fail(err, SNUG_BAD_ARGUMENT,
-                             "token %zu is %lld, which the tokenizer does not have: its ids are "
-                             "0..%lld",
-                             i + 1, (long long)ids[i], (long long)t->vocabulary.n_ids - 1);
-        if (!add_piece(t, ids[i], piece, n_bytes, text))
-            return no_memory(err);
-    }
+    for (size_t i = 0; i < n; i++)
+        TRY(tokenizer_add_text(t, ids[i], text, err));
     if (t->spec.strips_space && text->n > begin && text->data[begin] == ' ') {
         memmove(text->data + begin, text->data + begin + 1, text->n - begin - 1);
         text->n--;

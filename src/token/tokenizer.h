@@ -69,6 +69,9 @@ int32_t tokenizer_end_of_text(const struct tokenizer *t);
 /* The largest id + 1. */
 int32_t tokenizer_size(const struct tokenizer *t);
 
+/* Appends the text of one id, a space at its start included. */
+enum snug_status tokenizer_add_text(const struct tokenizer *t, int32_t id, struct buffer *text,
+                                    struct snug_error *err);
 /* Appends the text of these ids.  Fails if an id does not exist. */
 enum snug_status tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t n,
                                   struct buffer *text, struct snug_error *err);

@@ -55,6 +55,21 @@ enum snug_status input_spec_of(const struct program *prog, struct input_spec *in
     return SNUG_OK;
 }
 
+struct tokenizer_place {
+    const char *model_folder;
+    const struct snug_recipe *recipe;
+};
+
+static enum snug_status open_tokenizer(void *user, struct tokenizer **tokenizer,
+                                       struct snug_error *err)
+{
+    const struct tokenizer_place *place = user;
+    if (place->recipe->tokenizer == TOKENIZER_path)
+        return hf_tokenizer_open(place->recipe->tokenizer_path, tokenizer, err);
+    bool found = place->model_folder != NULL && hf_tokenizer_exists(place->model_folder);
+    return found ? hf_tokenizer_open(place->model_folder, tokenizer, err) : SNUG_OK;
+}
+
 static enum snug_status check_tokenizer(const struct data *data, const char *spec,
                                         const char *model_folder, struct snug_error *err)
 {
@@ -82,6 +97,7 @@ enum snug_status input_spec_open_data(const struct compiled_step *compiled,
                          "%s does not have exactly one input and one target: feed it with "
                          "snug_trainer_step",
                          prog->name);
+    struct tokenizer_place tokenizer = {model_folder, recipe};
     struct data_request request = {
         .spec = spec,
         .target = input_spec->target,
@@ -91,7 +107,9 @@ enum snug_status input_spec_open_data(const struct compiled_step *compiled,
         .seed = (uint64_t)recipe->seed,
         .augment = recipe->augment,
         .threads = compiled->facts.threads,
-        .bytes_as_tokens = recipe->tokenizer == TOKENIZER_bytes};
+        .bytes_as_tokens = recipe->tokenizer == TOKENIZER_bytes,
+        .open_tokenizer = open_tokenizer,
+        .tokenizer_user = &tokenizer};
     const struct shape *input = &prog->tensors[input_spec->input].shape;
     if (input->n_dims == 4) { /* images; a single channel may be last (see model/vision.c) */
         bool plane_last = input->dim[3] == 1;

@@ -3,6 +3,7 @@
  * config.json, plan.json, the adapter's config and metrics.jsonl.
  */
 #include "base/fd.h"
+#include "io/hf_tokenizer.h"
 #include "checkpoint/checkpoint.h"
 #include "io/hf_config.h"
 #include "checkpoint/adapter.h"
@@ -111,6 +112,14 @@ static enum snug_status begin_adapter(const struct snug_trainer *t, struct snug_
     return status;
 }
 
+/* So that the run can be given text, and other programs find what they need. */
+static enum snug_status copy_tokenizer(const struct snug_trainer *t, struct snug_error *err)
+{
+    bool is_given = t->recipe.tokenizer == TOKENIZER_path;
+    const char *from = is_given ? t->recipe.tokenizer_path : t->model->folder;
+    return from == NULL ? SNUG_OK : hf_tokenizer_copy(from, t->out, err);
+}
+
 enum snug_status trainer_begin_run(struct snug_trainer *t, struct snug_error *err)
 {
     if (t->comm->rank > 0)
@@ -126,6 +135,8 @@ enum snug_status trainer_begin_run(struct snug_trainer *t, struct snug_error *er
         status = checkpoint_write_text(t->out, "plan.json", plan, NULL, err);
     if (status == SNUG_OK)
         status = checkpoint_write_text(t->out, "config.json", config, NULL, err);
+    if (status == SNUG_OK)
+        status = copy_tokenizer(t, err);
     if (status == SNUG_OK && t->recipe.lora > 0)
         status = begin_adapter(t, err);
     if (status == SNUG_OK)

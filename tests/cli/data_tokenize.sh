@@ -72,7 +72,30 @@ mkdir mixed && cp tokens/train_000000.bin mixed && cp other/train_000000.bin mix
 check "shards of two tokenizers are refused" refuses 1 "different tokenizers" train c mixed
 
 check "shards are not overwritten" refuses 2 "has token shards already" tokenize books -o tokens --tokenizer a
-check "raw text is refused, with the command" refuses 1 "snug data tokenize books/one.txt" train a books/one.txt
+# Text needs no shards: it is tokenized when it is opened.
+losses() { sed -n 's/.*"step": \([0-9]*\), "loss": \([^,]*\),.*/\1 \2/p' "$1/metrics.jsonl"; }
+train a books --out run_text
+check "training on the text itself gives the same losses" cmp <(losses run) <(losses run_text; tail -n 1 <(losses run))
+check "the run keeps the tokenizer" cmp a/tokenizer.json run_text/tokenizer.json
+resume_text() { "$snug" train a --out run_text --resume --steps 3 --eval-every -1 --threads 1 --quiet >out; }
+check "it resumes" resume_text
+check "as on the shards" cmp <(losses run) <(losses run_text)
+check "it is evaluated on its text" sh -c "'$snug' eval run_text | grep -q '^perplexity'"
+check "and on another" sh -c "'$snug' eval run_text books/one.txt | grep -q '^perplexity'"
+check "generate has the tokenizer" sh -c "
+    '$snug' generate run_text --prompt 'bottles of' --tokens 5 --temperature 0 >text && grep -q '^bottles of' text &&
+    '$snug' generate run_text --prompt 'bottles of' --tokens 5 --temperature 0 --tokenizer b | cmp -s - text; [ \$? -eq 1 ]"
+rm run_text/tokenizer.json
+check "without it, it says so" refuses 1 "give one with --tokenizer FOLDER" "$snug" generate run_text --prompt x
+check "--tokenizer names another folder" train c books/one.txt --tokenizer a
+check "or a file" train c books/one.txt --tokenizer a/tokenizer.json --out run_c
+check "the run keeps that one" cmp a/tokenizer.json run_c/tokenizer.json
+check "a model folder without tokenizer" refuses 1 "add --tokenizer FOLDER" train c books/one.txt
+check "a tokenizer with more ids than the model" refuses 1 "but the model's vocabulary has 256" \
+    train lm-nano books/one.txt --tokenizer a
+check "a tokenizer that does not exist" refuses 1 "no_such" train c books/one.txt --tokenizer no_such
+check "--tokenizer bytes reads bytes" sh -c "'$snug' train a books/one.txt --tokenizer bytes --steps 1 --batch 1 --eval-every -1 |
+    grep -q 'text bytes'"
 check "no text" refuses 3 "no text" tokenize books/empty.txt -o none --tokenizer a
 check "JSONL" refuses 1 "only plain text" tokenize a/config.jsonl -o none --tokenizer a
 printf 'a\0b' >binary

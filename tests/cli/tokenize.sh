@@ -79,7 +79,7 @@ echo "1 2 x" >ids
 check "not an id" refuses 1 "line 1 of standard input" "$snug" tokenize "$gpt2" --decode <ids
 printf '1 2\n3 99999\n' >ids
 check "an id that does not exist" sh -c "
-    '$snug' tokenize '$gpt2' --decode <ids >out 2>err; [ \$? -eq 1 ] && grep -q 'line 2 of standard input: token 2' err"
+    '$snug' tokenize '$gpt2' --decode <ids >out 2>err; [ \$? -eq 1 ] && grep -q 'line 2 of standard input: 99999 is not an id' err"
 check "a directory as input" refuses 1 "reading standard input" "$snug" tokenize "$gpt2" <nothing
 check "a full disk" sh -c "[ ! -w /dev/full ] || { '$snug' tokenize '$gpt2' <lines >/dev/full 2>err; [ \$? -eq 1 ]; }"
 echo "1..$n"

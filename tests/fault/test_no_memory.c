@@ -113,6 +113,12 @@ static const struct trial {
     {"tokenize, two files", "tokenize gpt2 -0 --threads 1", NULL},
     {"tokenize, decode", "tokenize tokenizer.json --decode", NULL},
     {"data tokenize", "data tokenize text -o shards --tokenizer tokenizer.json --threads 1", NULL},
+    {"train, tokenized", "train words text " TEXT " --steps 1 --eval-every -1 --json --quiet",
+     NULL},
+    {"save, tokenized",
+     "train words text " TEXT " --steps 1 --eval-every -1 --out run --json --quiet",
+     "train words --out run --resume --eval-every -1 --json --quiet"},
+    {"generate, tokenized", "generate words_run --prompt line --tokens 3", NULL},
     {"ops", "ops", NULL},
     {"version", "--version", NULL},
 };
@@ -363,6 +369,13 @@ static void write_tokenizers(const char *text)
     free(tokenizer);
     files_write_text(work, "now/input", text);
     files_write_text(work, "now/input.ids", "3 4 300\n\n400\n");
+    files_make_subdir(work, "now/words");
+    files_write_text(work, "now/words/config.json",
+                     "{\"model_type\": \"gpt2\", \"n_layer\": 1, \"n_head\": 2, \"n_embd\": 8, "
+                     "\"n_positions\": 16, \"vocab_size\": 1000}");
+    char *gpt2 = files_read("tests/token/fixtures/gpt2.json", &n_bytes);
+    files_write(work, "now/words/tokenizer.json", gpt2, n_bytes);
+    free(gpt2);
     files_make_subdir(work, "now/gpt2");
     files_write_text(work, "now/gpt2/vocab.json", "{\"a\": 0, \"b\": 1, \"ab\": 2, \"n\": 3}");
     files_write_text(work, "now/gpt2/merges.txt", "a b\n");
@@ -404,6 +417,7 @@ static int prepare(void **state)
         files_write(files_path(work, "now/hf"), parts[i], bytes, n_bytes);
         free(bytes);
     }
+    must_run("train words text " TEXT " --steps 1 --eval-every -1 --out words_run");
     must_run("train hf text " TEXT " --lora 2 --steps 1 --eval-every -1 --out lora");
     tree_copy(files_path(work, "now"), files_path(work, "start"));
     return 0;

@@ -224,7 +224,7 @@ static void test_special_tokens_as_text(void **state)
     assert_memory_equal(back.data, text, back.n);
     int32_t beyond = tokenizer_size(t);
     assert_int_equal(tokenizer_decode(t, &beyond, 1, &back, &err), SNUG_BAD_ARGUMENT);
-    assert_non_null(strstr(err.message, "token 1 is "));
+    assert_non_null(strstr(err.message, "is not an id of the tokenizer"));
     free(ids.data);
     free(back.data);
     tokenizer_free(t);
