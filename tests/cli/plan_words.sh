@@ -69,7 +69,7 @@ check 'fit finds it' 0 '!|--lora 16 --lora-on all --lora-base 4' "fit $lora --me
 check 'fit takes 8 bits before 4' 0 '!|--lora-base 8' "fit $lora --memory 3500M --allow lora-base --quiet"
 check 'fit leaves it, as it is not allowed' 3 'weights alone need |with --allow all: |--lora-base 4 needs' \
     "fit $lora --memory 2500M --allow state-bits,master"
-check 'fit leaves it, as it is given' 0 '!|--lora-base 8' "fit $lora --lora-base 8 --memory 3500M --allow all --quiet"
+check 'fit leaves it, as it is given' 0 '!|--lora-base 8' "fit $lora --lora-base 8 --memory 3500M --allow lora-base --quiet"
 check 'fit adds adapters and a base' 0 '!|--lora 16 --lora-base 8' "fit $full --memory 3G --allow lora,lora-base --quiet"
 check 'fit adds adapters first' 0 '!|--lora 16|!--lora-base' "fit $full --memory 4G --allow lora,lora-base --quiet"
 check 'fit adds no base without adapters' 3 'over the budget|--lora-base 4 needs' "fit $full --memory 2500M --allow lora-base"
