@@ -331,11 +331,13 @@ static enum snug_status begin(struct fit *fit, const char *allow, struct snug_er
     return SNUG_OK;
 }
 
-/* Adds what --allow all would need, if that can be planned. */
+/* Adds what --allow all would need, if that can be planned and is less. */
 static void write_wider(const struct fit *fit, struct text *out)
 {
     struct fit wider = {.model = fit->model, .recipe = fit->recipe, .chosen = -1, .smallest = -1};
-    if (begin(&wider, "all", NULL) == SNUG_OK && fit_find_smallest(&wider, NULL) == SNUG_OK) {
+    if (begin(&wider, "all", NULL) == SNUG_OK && fit_find_smallest(&wider, NULL) == SNUG_OK &&
+        fit_needed(&wider.candidates[wider.smallest]) <
+            fit_needed(&fit->candidates[fit->smallest])) {
         text_add(out, "; with --allow all: ");
         write_smallest(&wider, out);
     }
