@@ -307,9 +307,9 @@ case("shards that are links", None, damage=linked, sharded=True)
 case("other files and shards that no index names", None, sharded=True, damage=lambda folder, made: (
     open(f"{folder}/tokenizer.model", "w").write("x"), write_tensors(f"{folder}/extra.safetensors", {})))
 case("one file goes before an index", None, damage=text_index("{}"))
-case("no weights, but an adapter, tokens and others", None, damage=lambda folder, made: (
+case("no weights, but an adapter and others", None, damage=lambda folder, made: (
     renamed(model__safetensors="adapter_model.safetensors")(folder, made),
-    open(f"{folder}/training_args.bin", "w").write("x"), open(f"{folder}/tokenizer.json", "w").write("{}")))
+    open(f"{folder}/training_args.bin", "w").write("x"), open(f"{folder}/tokenizer_config.json", "w").write("{}")))
 case("a tied head that the file has as well", None, {"tie_word_embeddings": True})
 case("frequencies of older files", None,
      tensors={LAYER + "self_attn.rotary_emb.inv_freq": ("F32", [2])})

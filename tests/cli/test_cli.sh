@@ -367,7 +367,7 @@ words_and_flags() {
 2 | --each, --json                         | plan gpt2 --each --timeline
 2 | --device, tpu, cuda                    | plan gpt2 --device tpu
 2 | --kernels reference, --device cpu      | plan gpt2 --device cuda --kernels reference
-2 | --tokenizer, none, bytes               | plan gpt2 --tokenizer x
+1 | no_such: No such file                  | train tiny text.txt --tokenizer no_such --steps 1
 2 | --micro-bacth, mean --micro-batch?     | plan gpt2 --micro-bacth 2
 # values
 2 | batch                                  | plan gpt2 --batch 0
@@ -482,13 +482,13 @@ data_and_files() {
 1 | images                                 | train tiny digits --steps 1 --out new
 # text and vocabularies: wordy has 300 tokens, spoken was trained on bytes, words on random tokens
 1 | text.txt, vocabulary of 300, --tokenizer bytes | train wordy text.txt --steps 1 --out new
-1 | texts, vocabulary of 300, shards       | train wordy texts --steps 1 --out new
+1 | texts, vocabulary of 300, --tokenizer FOLDER | train wordy texts --steps 1 --out new
 1 | lines.jsonl, JSONL, not supported yet  | train tiny lines.jsonl --steps 1 --out new
 1 | lines.jsonl, JSONL, not supported yet  | train wordy lines.jsonl --tokenizer bytes --steps 1 --out new
 1 | lines.jsonl.gz, JSONL, not supported yet | train tiny lines.jsonl.gz --steps 1 --out new
 1 | text.txt, vocabulary of 300            | eval words text.txt
 1 | text.txt, vocabulary of 300            | train wordy text.txt --steps 2 --out words --resume
-1 | words, vocabulary of 300, --tokenizer bytes | generate words --prompt a
+1 | words, vocabulary of 300, --tokenizer FOLDER, --tokenizer bytes | generate words --prompt a
 1 | psi                                    | train psi:1e6 --steps 1 --out new
 # weights
 1 | model.safetensors, header              | train long-header text.txt --steps 1 --out new
