@@ -432,7 +432,7 @@ struct snug_tokenized {
     int n_files, token_bits;      /* 16 or 32 */
     int32_t end_id;               /* the token after each document, or -1 */
 };
-/* Called after each batch of files; return nonzero to stop. */
+/* Called after each file; return nonzero to stop. */
 typedef int snug_tokenize_fn(const struct snug_tokenized *done, void *user);
 /* Writes the tokens of text files, and of all files in folders, as shards in llm.c's layout, with the
  * identity of the tokenizer in the header.  The shards get their names when all are complete. */

@@ -89,8 +89,10 @@ enum snug_status snug_eval_watched(const char *run, const char *data_spec,
                                                : 128;
     q.batch = q.micro_batch;
     q.seq = recipe->seq > 0 || !model_is_language(model) ? recipe->seq : seq_of(state);
+    const char *trained_on = saved_run_text(state, "data", "spec"); /* owned by state */
+    bool is_other = data_spec != NULL && (trained_on == NULL || strcmp(data_spec, trained_on) != 0);
     if (data_spec == NULL)
-        data_spec = saved_run_text(state, "data", "spec"); /* owned by state */
+        data_spec = trained_on;
     if (data_spec == NULL) {
         status =
             snug_fail(err, SNUG_BAD_ARGUMENT,
@@ -100,14 +102,15 @@ enum snug_status snug_eval_watched(const char *run, const char *data_spec,
         goto done;
     }
     struct input_spec input_spec;
+    struct input_source source = {
+        .spec = data_spec, .model_folder = model->folder, .whole = is_other};
     status = compile_step(&q, &compiled, err);
     if (status == SNUG_OK)
         status = budget_check_forward(&compiled, recipe, model->name, err);
     if (status == SNUG_OK)
         status = input_spec_of(&compiled.prog, &input_spec, err);
     if (status == SNUG_OK)
-        status = input_spec_open_data(&compiled, &input_spec, data_spec, model->folder, q.recipe,
-                                      &data, err);
+        status = input_spec_open_data(&compiled, &input_spec, &source, q.recipe, &data, err);
     if (status == SNUG_OK)
         status = evaluate(run, recipe->lora_from, data, &q, &watcher, result, err);
 done:

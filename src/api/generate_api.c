@@ -17,8 +17,10 @@ struct sampler {
     struct snug_model *model;
     const snug_recipe *recipe;
     const char *run, *adapter;
-    struct tokenizer *tokenizer; /* NULL: a token is a byte */
-    struct buffer text;          /* of a token */
+    struct tokenizer *tokenizer;  /* NULL: a token is a byte */
+    struct buffer text;           /* of a token */
+    int64_t ends[HF_END_IDS_MAX]; /* ids after which the text is complete */
+    int n_ends;
     struct compiled_step compiled;
     struct exec *exec;
     tensor_id input, logits;    /* of the compiled program */
@@ -162,9 +164,19 @@ static void push(struct sampler *s, int32_t token)
     s->position++;
 }
 
+static bool is_end(const struct sampler *s, int32_t token)
+{
+    for (int i = 0; i < s->n_ends; i++)
+        if (s->ends[i] == token)
+            return true;
+    return false;
+}
+
 static enum snug_status push_bytes(struct sampler *s, const char *prompt, struct snug_error *err)
 {
     int64_t vocabulary = s->model->decoder.vocab_size;
+    if (prompt[0] == '\0' && '\n' < vocabulary)
+        push(s, '\n');
     for (size_t i = 0; prompt[i] != '\0'; i++) {
         unsigned char byte = (unsigned char)prompt[i];
         if (byte >= vocabulary)
@@ -186,9 +198,12 @@ static enum snug_status push_text(struct sampler *s, const char *prompt, struct 
         return snug_fail(
             err, SNUG_MISMATCH, "%s: its tokenizer has %ld ids, but the vocabulary has %lld",
             s->run, (long)tokenizer_size(s->tokenizer), (long long)s->model->decoder.vocab_size);
+    if (s->tokenizer->begin_of_text != NO_TOKEN)
+        push(s, s->tokenizer->begin_of_text);
     TRY(encoder_new(s->tokenizer, 1, &encoder, err));
-    enum snug_status status = encoder_encode(encoder, &(struct token_text){prompt, strlen(prompt)},
-                                             1, true, &ids, &end, err);
+    enum snug_status status =
+        encoder_encode(encoder, &(struct token_text){.data = prompt, .n = strlen(prompt)}, 1, true,
+                       &ids, &end, err);
     for (size_t i = 0; status == SNUG_OK && i < ids.n; i++)
         push(s, ids.data[i]);
     encoder_free(encoder);
@@ -205,14 +220,14 @@ static enum snug_status sample(struct sampler *s, const struct snug_generate_opt
     if (s->tokens == NULL || s->weights == NULL)
         return snug_fail(err, SNUG_NO_MEMORY, "out of memory");
     TRY(s->tokenizer != NULL ? push_text(s, o->prompt, err) : push_bytes(s, o->prompt, err));
-    int32_t end = s->tokenizer != NULL ? tokenizer_end_of_text(s->tokenizer) : NO_TOKEN;
     if (s->n_tokens == 0)
-        push(s, end != NO_TOKEN ? end : s->tokenizer == NULL && '\n' < vocabulary ? '\n' : 0);
+        push(s,
+             s->n_ends > 0 && s->ends[0] >= 0 && s->ends[0] < vocabulary ? (int32_t)s->ends[0] : 0);
     for (int64_t i = 0; i < o->n_tokens; i++) {
         int32_t token = 0;
         TRY(next_token(s, o, &token, err));
         push(s, token);
-        if (token == end || emit_token(s, token, emit, user) != 0)
+        if (is_end(s, token) || emit_token(s, token, emit, user) != 0)
             break;
     }
     return SNUG_OK;
@@ -241,6 +256,15 @@ static enum snug_status open_tokenizer(struct sampler *s, struct snug_error *err
                            s->run, (long long)s->model->decoder.vocab_size);
 }
 
+/* What the folder says; else the token that ends a text. */
+static enum snug_status find_end_ids(struct sampler *s, struct snug_error *err)
+{
+    TRY(hf_end_ids(s->run, s->ends, &s->n_ends, err));
+    if (s->n_ends == 0 && tokenizer_end_of_text(s->tokenizer) != NO_TOKEN)
+        s->ends[s->n_ends++] = tokenizer_end_of_text(s->tokenizer);
+    return SNUG_OK;
+}
+
 enum snug_status snug_generate(const char *run, const struct snug_generate_options *options,
                                const snug_recipe *recipe, snug_text_fn *emit, void *user,
                                struct snug_error *err)
@@ -257,6 +281,8 @@ enum snug_status snug_generate(const char *run, const struct snug_generate_optio
                            "%s is not a language model: it cannot generate text", run);
     if (status == SNUG_OK)
         status = open_tokenizer(&s, err);
+    if (status == SNUG_OK && s.tokenizer != NULL)
+        status = find_end_ids(&s, err);
     if (status == SNUG_OK && options->n_tokens < 0)
         status = snug_fail(err, SNUG_BAD_ARGUMENT,
                            "cannot sample %lld tokens: the number must not be negative",

@@ -56,7 +56,7 @@ enum snug_status snug_tokenizer_encode(snug_tokenizer *t, const char *const *tex
         return snug_fail(err, SNUG_NO_MEMORY, "out of memory while encoding text");
     }
     for (int i = 0; i < n; i++)
-        list[i] = (struct token_text){texts[i], lengths[i]};
+        list[i] = (struct token_text){.data = texts[i], .n = lengths[i]};
     enum snug_status status =
         encoder_encode(t->encoder, list, n, parse_special != 0, &all, ends, err);
     free(list);

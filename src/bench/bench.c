@@ -131,8 +131,9 @@ enum snug_status bench_op_seconds(const struct compiled_step *compiled, int n_st
     struct bench b = {.compiled = compiled};
     enum snug_status status = input_spec_of(&compiled->prog, &b.input_spec, err);
     if (status == SNUG_OK)
-        status = input_spec_open_data(compiled, &b.input_spec, "random", NULL,
-                                      &(struct snug_recipe){.seed = 1}, &b.data, err);
+        status =
+            input_spec_open_data(compiled, &b.input_spec, &(struct input_source){.spec = "random"},
+                                 &(struct snug_recipe){.seed = 1}, &b.data, err);
     if (status == SNUG_OK)
         status = exec_create(&compiled->prog, &compiled->plan, compiled->backend, &compiled->facts,
                              NULL, &b.exec, err);

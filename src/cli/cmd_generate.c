@@ -31,6 +31,8 @@ static int run(const struct args *args, const struct snug_generate_options *opti
     interrupt_watch();
     enum snug_status status =
         snug_generate(args->operands[0], options, args->recipe, print_piece, &printer, &err);
+    if (status == SNUG_OK && printer.prompt != NULL)
+        print_piece("", 0, &printer); /* the first token ended the text */
     screen_end(&printer.out);
     if (printer.prompt == NULL && printer.last != '\n')
         putchar('\n');

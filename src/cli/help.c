@@ -89,7 +89,7 @@ static const struct topic topics[] = {
      "\n"
      "  --allow KEYS    also search keys that change the training result: state-bits,\n"
      "                  master, lora, lora-base, or all. They are used if nothing else\n"
-     "                  fits; 16 or 8 bits of state also if they make a step 10% faster\n"
+     "                  fits; 16 or 8 bits of state also if a step is 10% faster\n"
      "  --frontier      print the whole memory/time curve, not only the part near the\n"
      "                  choice; takes longer\n"
      "  --json          print one JSON object: budget, chosen, frontier\n"
@@ -152,9 +152,11 @@ static const struct topic topics[] = {
     {"eval",
      "usage: snug eval RUN [DATA] [recipe] [--json]\n"
      "\n"
-     "Evaluates a saved run on held-out data: accuracy for a classifier, perplexity\n"
-     "for a language model. The default DATA is the data set of the training run. Text\n"
-     "is evaluated in windows of --seq tokens; an incomplete last window is dropped.\n"
+     "Evaluates a saved run: accuracy for a classifier, perplexity for a language\n"
+     "model. The default DATA is what was held out of the data set of the run. Other\n"
+     "text is evaluated as a whole, and so are other shards, unless a file is named\n"
+     "*val*: then only such files. Windows have --seq tokens; an incomplete last one\n"
+     "is dropped.\n"
      "\n"
      "  snug eval run\n"
      "  snug eval nano other.txt --batch 8\n"
@@ -167,7 +169,10 @@ static const struct topic topics[] = {
     {"generate",
      "usage: snug generate RUN --prompt TEXT [--tokens N] [--temperature X] ...\n"
      "\n"
-     "Prints the prompt and continues it, token by token.\n"
+     "Prints the prompt and continues it, token by token, up to a token that ends a\n"
+     "text: eos_token_id of generation_config.json or config.json, or <|endoftext|>\n"
+     "and the like. The prompt is tokenized with the tokenizer in RUN, and begins with\n"
+     "the token that it puts before a text; without one, each byte is a token.\n"
      "\n"
      "  snug generate nano --prompt \"ROMEO:\" --tokens 300\n"
      "  snug generate nano --prompt \"To be\" --temperature 0      greedy decoding\n"
@@ -177,7 +182,8 @@ static const struct topic topics[] = {
      "  --temperature X     sampling temperature; 0 takes the likeliest token (1)\n"
      "  --top-k N           sample from the N likeliest tokens; 0 from all (0)\n"
      "  --seed N            the same seed gives the same text (1)\n"
-     "  --lora-from DIR     apply the LoRA adapter in this folder\n",
+     "  --lora-from DIR     apply the LoRA adapter in this folder\n"
+     "  --tokenizer DIR     take the tokenizer in this folder; bytes: none\n",
      false},
     {"inspect",
      "usage: snug inspect FILE|RUN\n"

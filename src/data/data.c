@@ -178,6 +178,11 @@ uint64_t data_fingerprint(const struct data *data)
     return data->fingerprint;
 }
 
+bool data_is_text(const struct data *data)
+{
+    return strcmp(data->kind, "text") == 0;
+}
+
 uint64_t data_tokenizer(const struct data *data)
 {
     return data->tokenizer;

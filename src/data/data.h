@@ -41,7 +41,8 @@ struct data_request {
     int64_t channels, height, width; /* of an image; 0 if any shape of sample_elems will do */
     int augment;                     /* enum data_augment; applies to training images only */
     int threads;                     /* that fill a batch; 0 means one */
-    bool bytes_as_tokens;            /* read text as bytes for any vocabulary size */
+    bool whole;           /* text and tokens: all is held out, unless a file is named *val* */
+    bool bytes_as_tokens; /* read text as bytes for any vocabulary size */
     /* Opens the tokenizer for text; *tokenizer is NULL if there is none.  Called for text only, and
      * not if bytes_as_tokens.  May be NULL. */
     enum snug_status (*open_tokenizer)(void *user, struct tokenizer **tokenizer,
@@ -90,6 +91,8 @@ enum snug_status data_check(struct data *data, enum data_split split, int64_t fi
 
 /* A hash of kind and sizes, but not of paths.  A resumed run uses it to detect another data set. */
 uint64_t data_fingerprint(const struct data *data);
+
+bool data_is_text(const struct data *data); /* tokenized when it was opened */
 
 /* The identity of the tokenizer that made the ids (token/tokenizer.h); 0: unknown. */
 uint64_t data_tokenizer(const struct data *data);

@@ -444,12 +444,18 @@ static enum snug_status split_stream(struct tokens *tokens, const char *path,
             return snug_fail(err, SNUG_MISMATCH, "%s and %s are of different tokenizers",
                              files[0].path, files[i].path);
     int64_t total = last->begin + last->n_tokens, length = tokens->data.request.sample_elems;
-    int64_t cut = tokens->first_held_out_file >= 0
-                      ? tokens->files[tokens->first_held_out_file].begin
-                      : total / 10 * 9 + total % 10 * 9 / 10;
+    bool is_whole = tokens->data.request.whole && tokens->first_held_out_file < 0;
+    int64_t cut = is_whole                           ? 0
+                  : tokens->first_held_out_file >= 0 ? files[tokens->first_held_out_file].begin
+                                                     : total / 10 * 9 + total % 10 * 9 / 10;
     tokens->end[DATA_TRAIN] = tokens->begin[DATA_HELD_OUT] = cut;
     tokens->end[DATA_HELD_OUT] = total;
-    if (cut < length + 1)
+    if (is_whole && total < length + 1)
+        return snug_fail(err, SNUG_NO_DATA,
+                         "%s: %lld tokens, but one sequence needs %lld: add data or use a shorter "
+                         "--seq",
+                         path, (long long)total, (long long)(length + 1));
+    if (!is_whole && cut < length + 1)
         return snug_fail(err, SNUG_NO_DATA,
                          "%s: %lld tokens, %lld of them for training, but one sequence needs %lld: "
                          "add data or use a shorter --seq",
@@ -462,7 +468,10 @@ static enum snug_status split_stream(struct tokens *tokens, const char *path,
     tokens->data.tokenizer = files[0].tokenizer;
     tokens->data.fingerprint = source_mix(hash, (uint64_t)cut);
     for (int split = 0; split < 2; split++)
-        tokens->data.n_samples[split] = (tokens->end[split] - tokens->begin[split] - 1) / length;
+        tokens->data.n_samples[split] =
+            tokens->end[split] == tokens->begin[split]
+                ? 0
+                : (tokens->end[split] - tokens->begin[split] - 1) / length;
     return SNUG_OK;
 }
 

@@ -25,6 +25,7 @@ static const char metaspace[] = "\xE2\x96\x81";
 struct reader {
     const char *where; /* the file */
     struct tokenizer_spec spec;
+    const char *begin; /* the token that is put before a text; NULL or "": none */
     struct tokenizer *t;
     struct snug_error *err;
 };
@@ -226,7 +227,14 @@ static enum snug_status read_decoder(struct reader *r, const json_t *root)
     return SNUG_OK;
 }
 
-static enum snug_status check_post_processor(const struct reader *r, const json_t *root)
+/* "single": [{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}}, ...] */
+static const char *first_of_template(const json_t *stage)
+{
+    const json_t *first = json_array_get(json_object_get(stage, "single"), 0);
+    return string_of(json_object_get(first, "SpecialToken"), "id");
+}
+
+static enum snug_status read_post_processor(struct reader *r, const json_t *root)
 {
     static const char *const known[] = {"ByteLevel", "TemplateProcessing", "RobertaProcessing",
                                         "BertProcessing"};
@@ -236,6 +244,8 @@ static enum snug_status check_post_processor(const struct reader *r, const json_
                   STAGES_MOST, stages, &n));
     for (int i = 0; i < n; i++) {
         bool is_known = false;
+        if (is_type(stages[i], "TemplateProcessing"))
+            r->begin = first_of_template(stages[i]);
         for (size_t k = 0; k < sizeof known / sizeof *known; k++)
             is_known |= is_type(stages[i], known[k]);
         if (!is_known)
@@ -362,13 +372,15 @@ static enum snug_status read_all(struct reader *r, json_t *root)
     TRY(read_normalizer(r, root));
     TRY(read_pre_tokenizer(r, root));
     TRY(read_decoder(r, root));
-    TRY(check_post_processor(r, root));
+    TRY(read_post_processor(r, root));
     TRY(tokenizer_new(&r->spec, &r->t, r->err));
     TRY(add_vocabulary(r, json_object_get(model, "vocab")));
     TRY(add_merges(r, json_object_get(model, "merges")));
     if (string_of(model, "unk_token")[0] != '\0')
         TRY(tokenizer_set_unknown(r->t, r->where, string_of(model, "unk_token"), r->err));
     TRY(add_added_tokens(r, json_object_get(root, "added_tokens")));
+    if (r->begin != NULL && r->begin[0] != '\0')
+        TRY(tokenizer_set_begin(r->t, r->where, r->begin, r->err));
     return tokenizer_finish(r->t, r->err);
 }
 
@@ -492,16 +504,24 @@ bool hf_tokenizer_exists(const char *folder)
            find_file(folder, "encoder.json", "encoder.json", file, sizeof file);
 }
 
-enum snug_status hf_tokenizer_identity(const char *folder, uint64_t *identity,
-                                       struct snug_error *err)
+enum snug_status hf_end_ids(const char *folder, int64_t ids[HF_END_IDS_MAX], int *n,
+                            struct snug_error *err)
 {
-    struct tokenizer *t;
-    *identity = 0;
-    if (!hf_tokenizer_exists(folder))
-        return SNUG_OK;
-    TRY(hf_tokenizer_open(folder, &t, err));
-    *identity = t->identity;
-    tokenizer_free(t);
+    static const char *const files[] = {"generation_config.json", "config.json"};
+    *n = 0;
+    for (size_t i = 0; i < sizeof files / sizeof *files && *n == 0; i++) {
+        char path[PATH_MOST];
+        json_t *root;
+        if (!find_file(folder, files[i], files[i], path, sizeof path))
+            continue;
+        TRY(json_read_object(path, &root, err));
+        const json_t *value = json_object_get(root, "eos_token_id");
+        if (json_is_integer(value))
+            ids[(*n)++] = json_integer_value(value);
+        for (size_t k = 0; k < json_array_size(value) && *n < HF_END_IDS_MAX; k++)
+            ids[(*n)++] = json_integer_value(json_array_get(value, k));
+        json_decref(root);
+    }
     return SNUG_OK;
 }
 
@@ -524,27 +544,30 @@ static enum snug_status copy_file(const char *from, const char *folder, const ch
 
 enum snug_status hf_tokenizer_copy(const char *from, const char *to, struct snug_error *err)
 {
-    static const char *const names[] = {"tokenizer.json",
-                                        "vocab.json",
-                                        "merges.txt",
-                                        "encoder.json",
-                                        "vocab.bpe",
-                                        "tokenizer_config.json",
-                                        "special_tokens_map.json",
-                                        "added_tokens.json",
-                                        "chat_template.jinja",
-                                        "generation_config.json",
-                                        "tokenizer.model"};
+    static const struct {
+        const char *name, *as; /* as: the name that transformers knows */
+    } files[] = {{"tokenizer.json", NULL},
+                 {"vocab.json", NULL},
+                 {"merges.txt", NULL},
+                 {"encoder.json", "vocab.json"},
+                 {"vocab.bpe", "merges.txt"},
+                 {"tokenizer_config.json", NULL},
+                 {"special_tokens_map.json", NULL},
+                 {"added_tokens.json", NULL},
+                 {"chat_template.jinja", NULL},
+                 {"generation_config.json", NULL},
+                 {"tokenizer.model", NULL}};
     struct stat of_from, of_to;
     if (stat(from, &of_from) != 0 || stat(to, &of_to) != 0 ||
         (of_from.st_dev == of_to.st_dev && of_from.st_ino == of_to.st_ino))
         return SNUG_OK; /* the run goes on in its own folder */
     if (!S_ISDIR(of_from.st_mode))
-        return copy_file(from, to, names[0], err);
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        return copy_file(from, to, "tokenizer.json", err);
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        const char *name = files[i].name, *as = files[i].as == NULL ? name : files[i].as;
         char source[PATH_MOST];
-        if (find_file(from, names[i], names[i], source, sizeof source))
-            TRY(copy_file(source, to, names[i], err));
+        if (find_file(from, name, name, source, sizeof source))
+            TRY(copy_file(source, to, as, err));
     }
     return SNUG_OK;
 }

@@ -201,14 +201,26 @@ static bool is_letter(char c)
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
+static bool is_cut(const struct tokenizer *t, const char *text, size_t at)
+{
+    return t->spec.metaspace ? text[at] == ' ' && is_letter(text[at - 1])
+                             : text[at - 1] == '\n' && is_letter(text[at]);
+}
+
 /* The first place from `at` on where the text may be cut; its end if there is none. */
 static size_t cut_from(const struct tokenizer *t, const struct token_text *text, size_t at)
 {
-    for (; at < text->n; at++)
-        if (t->spec.metaspace ? text->data[at] == ' ' && is_letter(text->data[at - 1])
-                              : text->data[at - 1] == '\n' && is_letter(text->data[at]))
-            return at;
-    return text->n;
+    while (at < text->n && !is_cut(t, text->data, at))
+        at++;
+    return at;
+}
+
+size_t encoder_cut(const struct encoder *e, const char *text, size_t n)
+{
+    size_t at = e->t->can_cut && n > 0 ? n - 1 : 0;
+    while (at > 0 && !is_cut(e->t, text, at))
+        at--;
+    return at;
 }
 
 static bool add_long_text(const struct tokenizer *t, const struct token_text *text, int index,
@@ -250,10 +262,13 @@ static bool run_job(const struct tokenizer *t, struct worker *w, struct job *job
                     const struct token_text *texts, bool specials, size_t *ends)
 {
     for (int i = job->first; i < job->first + job->n; i++) {
-        struct part part = {texts[i].data, texts[i].n, true, false, specials};
-        if (job->n == 1)
-            part = (struct part){texts[i].data + job->begin, job->end - job->begin, job->begin == 0,
-                                 job->end < texts[i].n, specials};
+        const struct token_text *text = &texts[i];
+        size_t begin = job->n == 1 ? job->begin : 0, end = job->n == 1 ? job->end : text->n;
+        struct part part = {.text = text->data + begin,
+                            .n = end - begin,
+                            .begins_text = begin == 0 && !text->continues,
+                            .is_followed = end < text->n || text->goes_on,
+                            .specials = specials};
         if (!encode_part(t, w, &part, &job->ids))
             return false;
         if (job->n > 1)

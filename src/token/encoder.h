@@ -9,6 +9,7 @@
 struct token_text {
     const char *data;
     size_t n;
+    bool continues, goes_on; /* parts of a longer text, cut at encoder_cut */
 };
 
 struct encoder; /* a tokenizer and, per thread, a cache of words */
@@ -17,6 +18,10 @@ struct encoder; /* a tokenizer and, per thread, a cache of words */
 enum snug_status encoder_new(const struct tokenizer *t, int threads, struct encoder **encoder,
                              struct snug_error *err);
 void encoder_free(struct encoder *encoder);
+
+/* The last place in text[0, n), after its start, where a text that goes on may be cut so that the parts
+ * have the ids of the whole; 0: there is none. */
+size_t encoder_cut(const struct encoder *encoder, const char *text, size_t n);
 
 /* Appends the ids of n texts; ends[i] is where those of text i end in `ids`.  Without `specials`,
  * special tokens in a text are ordinary characters. */

@@ -69,6 +69,7 @@ enum snug_status tokenizer_new(const struct tokenizer_spec *spec, struct tokeniz
     if (t == NULL)
         return no_memory(err);
     t->spec = *spec;
+    t->begin_of_text = NO_TOKEN;
     t->unicode = unicode_new();
     t->bpe = (struct bpe){.vocabulary = &t->vocabulary,
                           .by_bytes = spec->byte_level,
@@ -113,6 +114,20 @@ int32_t tokenizer_end_of_text(const struct tokenizer *t)
             if (t->added.data[k].special && strcmp(t->added.data[k].content, names[i]) == 0)
                 return t->added.data[k].id;
     return NO_TOKEN;
+}
+
+enum snug_status tokenizer_set_begin(struct tokenizer *t, const char *where, const char *content,
+                                     struct snug_error *err)
+{
+    for (int k = 0; k < t->added.n; k++)
+        if (strcmp(t->added.data[k].content, content) == 0)
+            t->begin_of_text = t->added.data[k].id;
+    if (t->begin_of_text == NO_TOKEN)
+        return snug_fail(err, SNUG_BAD_FILE,
+                         "%s: \"%s\", which the post_processor puts before a text, is not an added "
+                         "token",
+                         where, content);
+    return SNUG_OK;
 }
 
 static void identify(struct tokenizer *t, const void *bytes, size_t n)

@@ -41,10 +41,11 @@ struct tokenizer {
     struct vocabulary vocabulary;
     struct bpe bpe;
     struct added_tokens added, added_normalized;
-    bool *is_special;  /* by id */
-    int16_t *byte_of;  /* see bpe.h */
-    bool can_cut;      /* see encoder.c */
-    uint64_t identity; /* a hash of all that decides ids */
+    bool *is_special;      /* by id */
+    int16_t *byte_of;      /* see bpe.h */
+    bool can_cut;          /* see encoder.c */
+    int32_t begin_of_text; /* what the file puts before a text, or NO_TOKEN */
+    uint64_t identity;     /* a hash of all that decides ids */
 };
 
 enum snug_status tokenizer_new(const struct tokenizer_spec *spec, struct tokenizer **tokenizer,
@@ -64,6 +65,9 @@ enum snug_status tokenizer_add_token(struct tokenizer *t, const char *where,
 enum snug_status tokenizer_finish(struct tokenizer *t, struct snug_error *err);
 void tokenizer_free(struct tokenizer *t);
 
+/* The special token that the file puts before each text: ids of texts do not have it. */
+enum snug_status tokenizer_set_begin(struct tokenizer *t, const char *where, const char *content,
+                                     struct snug_error *err);
 /* The special token that ends a document, by its usual names, or NO_TOKEN. */
 int32_t tokenizer_end_of_text(const struct tokenizer *t);
 /* The largest id + 1. */

@@ -70,26 +70,31 @@ static enum snug_status open_tokenizer(void *user, struct tokenizer **tokenizer,
     return found ? hf_tokenizer_open(place->model_folder, tokenizer, err) : SNUG_OK;
 }
 
+/* Shards must be of the tokenizer that text would get. */
 static enum snug_status check_tokenizer(const struct data *data, const char *spec,
-                                        const char *model_folder, struct snug_error *err)
+                                        struct tokenizer_place *place, struct snug_error *err)
 {
-    uint64_t of_data = data_tokenizer(data), of_model;
-    if (of_data == 0 || model_folder == NULL)
+    bool is_given = place->recipe->tokenizer == TOKENIZER_path;
+    const char *from = is_given ? place->recipe->tokenizer_path : place->model_folder;
+    uint64_t of_data = data_tokenizer(data);
+    struct tokenizer *t = NULL;
+    if (of_data == 0 || data_is_text(data))
         return SNUG_OK;
-    TRY(hf_tokenizer_identity(model_folder, &of_model, err));
-    if (of_model != 0 && of_model != of_data)
-        return snug_fail(
-            err, SNUG_MISMATCH,
-            "%s has the tokens of another tokenizer than that of %s: tokenize the text "
-            "again, with --tokenizer %s",
-            spec, model_folder, model_folder);
-    return SNUG_OK;
+    TRY(open_tokenizer(place, &t, err));
+    bool is_same = t == NULL || t->identity == of_data;
+    tokenizer_free(t);
+    return is_same ? SNUG_OK
+                   : snug_fail(err, SNUG_MISMATCH,
+                               "%s has the tokens of another tokenizer than that of %s: tokenize "
+                               "the text again, with --tokenizer %s",
+                               spec, from, from);
 }
 
 enum snug_status input_spec_open_data(const struct compiled_step *compiled,
-                                      const struct input_spec *input_spec, const char *spec,
-                                      const char *model_folder, const struct snug_recipe *recipe,
-                                      struct data **data, struct snug_error *err)
+                                      const struct input_spec *input_spec,
+                                      const struct input_source *source,
+                                      const struct snug_recipe *recipe, struct data **data,
+                                      struct snug_error *err)
 {
     const struct program *prog = compiled_step_forward(compiled);
     if (input_spec->input == TENSOR_NONE)
@@ -97,9 +102,10 @@ enum snug_status input_spec_open_data(const struct compiled_step *compiled,
                          "%s does not have exactly one input and one target: feed it with "
                          "snug_trainer_step",
                          prog->name);
-    struct tokenizer_place tokenizer = {model_folder, recipe};
+    struct tokenizer_place tokenizer = {source->model_folder, recipe};
     struct data_request request = {
-        .spec = spec,
+        .spec = source->spec,
+        .whole = source->whole,
         .target = input_spec->target,
         .sample_elems = tensor_elems(prog, input_spec->input) / compiled->micro_batch,
         .target_elems = tensor_elems(prog, input_spec->target_input) / compiled->micro_batch,
@@ -118,6 +124,6 @@ enum snug_status input_spec_open_data(const struct compiled_step *compiled,
         request.width = input->dim[plane_last ? 2 : 3];
     }
     TRY(data_open(&request, data, err));
-    TRY(check_tokenizer(*data, spec, model_folder, err));
+    TRY(check_tokenizer(*data, source->spec, &tokenizer, err));
     return data_scan(*data, SCANNED_TOKENS, err);
 }

@@ -16,10 +16,15 @@ struct input_spec {
 };
 enum snug_status input_spec_of(const struct program *prog, struct input_spec *input_spec,
                                struct snug_error *err);
-/* model_folder: shards of another tokenizer than the one there are refused; NULL: none is there. */
+struct input_source {
+    const char *spec;         /* see data.h */
+    const char *model_folder; /* has the tokenizer of text, and of shards; may be NULL */
+    bool whole;               /* hold out all of it, to evaluate on */
+};
 enum snug_status input_spec_open_data(const struct compiled_step *compiled,
-                                      const struct input_spec *input_spec, const char *spec,
-                                      const char *model_folder, const struct snug_recipe *recipe,
-                                      struct data **data, struct snug_error *err);
+                                      const struct input_spec *input_spec,
+                                      const struct input_source *source,
+                                      const struct snug_recipe *recipe, struct data **data,
+                                      struct snug_error *err);
 
 #endif

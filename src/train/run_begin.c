@@ -117,7 +117,8 @@ static enum snug_status copy_tokenizer(const struct snug_trainer *t, struct snug
 {
     bool is_given = t->recipe.tokenizer == TOKENIZER_path;
     const char *from = is_given ? t->recipe.tokenizer_path : t->model->folder;
-    return from == NULL ? SNUG_OK : hf_tokenizer_copy(from, t->out, err);
+    bool is_used = from != NULL && t->recipe.tokenizer != TOKENIZER_bytes;
+    return is_used ? hf_tokenizer_copy(from, t->out, err) : SNUG_OK;
 }
 
 enum snug_status trainer_begin_run(struct snug_trainer *t, struct snug_error *err)

@@ -51,8 +51,8 @@ static enum snug_status open_data(struct snug_trainer *t, struct snug_error *err
 {
     if (t->data_spec != NULL && strcmp(t->data_spec, "none") == 0)
         return SNUG_OK;
-    return input_spec_open_data(&t->compiled, &t->input_spec, t->data_spec, t->model->folder,
-                                &t->recipe, &t->data, err);
+    struct input_source source = {.spec = t->data_spec, .model_folder = t->model->folder};
+    return input_spec_open_data(&t->compiled, &t->input_spec, &source, &t->recipe, &t->data, err);
 }
 
 /* Reports the current activity to the watcher.  True if it asks to stop. */

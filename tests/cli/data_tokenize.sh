@@ -71,6 +71,21 @@ check "not those of another tokenizer" refuses 1 "other" resume c other --steps 
 mkdir mixed && cp tokens/train_000000.bin mixed && cp other/train_000000.bin mixed/train_000001.bin
 check "shards of two tokenizers are refused" refuses 1 "different tokenizers" train c mixed
 
+# Files are read in windows of 2 MiB: the ids are those of the whole text.
+seq 1 300000 | awk '{ printf "%s%d bottles, %s %d\n%s", ($1 % 7 ? "Line " : " "), $1, ($1 % 3 ? "Of" : "of"), $1 * 7919 % 1000, "\n" }' >long.txt
+seq 1 800000 | tr '\n' ' ' >line.txt # one line
+same_ids() { # TOKENIZER FILE: a document without the special tokens around it
+    rm -rf windows && tokenize "$2" -o windows --tokenizer "$fixtures/$1.json" &&
+        cmp <(ids_of windows/train_000000.bin | grep -vx "$(printf '0\n1\n2')") \
+            <("$snug" tokenize "$fixtures/$1.json" -0 <"$2" | tr ' ' '\n' | grep -vx "$(printf '0\n1\n2')")
+}
+check "long.txt has several windows" test "$(stat -c %s long.txt)" -gt 6000000
+for tokenizer in gpt2 qwen2 sentencepiece sentencepiece-spaces; do
+    check "windows of a long text, $tokenizer" same_ids $tokenizer long.txt
+done
+check "a text of one line" same_ids gpt2 line.txt
+check "and of words after spaces alone" same_ids sentencepiece line.txt
+
 check "shards are not overwritten" refuses 2 "has token shards already" tokenize books -o tokens --tokenizer a
 # Text needs no shards: it is tokenized when it is opened.
 losses() { sed -n 's/.*"step": \([0-9]*\), "loss": \([^,]*\),.*/\1 \2/p' "$1/metrics.jsonl"; }
@@ -81,10 +96,28 @@ resume_text() { "$snug" train a --out run_text --resume --steps 3 --eval-every -
 check "it resumes" resume_text
 check "as on the shards" cmp <(losses run) <(losses run_text)
 check "it is evaluated on its text" sh -c "'$snug' eval run_text | grep -q '^perplexity'"
-check "and on another" sh -c "'$snug' eval run_text books/one.txt | grep -q '^perplexity'"
+n_text=$(($("$snug" tokenize a -0 <books/one.txt | wc -w) + 1)) # with the token that ends it
+check "and on all of another text" sh -c "
+    '$snug' eval run_text books/one.txt --json | grep -q '\"n\": $(((n_text - 1) / 16 * 16)),'"
 check "generate has the tokenizer" sh -c "
     '$snug' generate run_text --prompt 'bottles of' --tokens 5 --temperature 0 >text && grep -q '^bottles of' text &&
     '$snug' generate run_text --prompt 'bottles of' --tokens 5 --temperature 0 --tokenizer b | cmp -s - text; [ \$? -eq 1 ]"
+# Greedy decoding: the first token is `first`.
+"$snug" generate run_text --prompt 'bottles of' --tokens 1 --temperature 0 | tail -c +11 >first
+printf '{"eos_token_id": [709, %s]}' "$("$snug" tokenize a <first)" >run_text/generation_config.json
+check "it stops at eos_token_id" sh -c "
+    '$snug' generate run_text --prompt 'bottles of' --tokens 5 --temperature 0 >out && printf 'bottles of\n' | cmp - out"
+rm run_text/generation_config.json
+# A tokenizer that puts a token before each text: documents and prompts begin with it.
+mkdir d && cp a/config.json d && sed 's/"post_processor":[^}]*}/"post_processor":{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<|endoftext|>"}},{"Sequence":{"id":"A"}}]}/' \
+    a/tokenizer.json >d/tokenizer.json
+tokenize books -o begun --tokenizer d
+check "documents begin with the token of the template" \
+    cmp <(ids_of begun/train_000000.bin) <(echo 0; expected | sed '$d' | sed 's/^0$/0\n0/'; echo 0)
+cp d/tokenizer.json run_text/tokenizer.json
+check "prompts, too" sh -c "
+    '$snug' generate run_text --prompt '<|endoftext|>bottles of' --tokens 5 --temperature 0 --tokenizer a | tail -c +14 >with &&
+    '$snug' generate run_text --prompt 'bottles of' --tokens 5 --temperature 0 | cmp - with"
 rm run_text/tokenizer.json
 check "without it, it says so" refuses 1 "give one with --tokenizer FOLDER" "$snug" generate run_text --prompt x
 check "--tokenizer names another folder" train c books/one.txt --tokenizer a

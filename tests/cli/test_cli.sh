@@ -469,7 +469,7 @@ data_and_files() {
 3 | short.txt, tokens                      | train tiny short.txt --steps 1 --out new
 1 | 195 at position, vocabulary has 128, no such bytes | train tiny beyond.txt --steps 50 --batch 8 --out new
 1 | 999 at position 540, vocabulary has 128, this model's tokenizer | train tiny beyond.bin --steps 1 --out new
-1 | 999 at position 540, vocabulary has 128 | eval run beyond.bin
+1 | 999 at position 0, vocabulary has 128 | eval run beyond.bin
 1 | wide.bin, are 32-bit ids, vocabulary of 128, header | train tiny wide.bin --steps 1 --out new
 1 | truncated                              | train tiny cut.bin --steps 1 --out new
 1 | a zip file                             | train tiny magic.bin --steps 1 --out new

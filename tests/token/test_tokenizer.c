@@ -78,7 +78,7 @@ static void encode_one(const struct tokenizer *t, const char *text, size_t n, bo
                        struct token_ids *ids)
 {
     size_t end;
-    encode(t, &(struct token_text){text, n}, 1, specials, 1, ids, &end);
+    encode(t, &(struct token_text){.data = text, .n = n}, 1, specials, 1, ids, &end);
     assert_int_equal(end, ids->n);
 }
 
@@ -104,7 +104,7 @@ static struct vectors read_vectors(const char *path)
         assert_int_equal(json_parse(line, (size_t)(end - line), path, &v.lines[v.n], &err),
                          SNUG_OK);
         const json_t *text = json_array_get(v.lines[v.n], 0);
-        v.texts[v.n++] = (struct token_text){json_string_value(text), json_string_length(text)};
+        v.texts[v.n++] = (struct token_text){.data = json_string_value(text), .n = json_string_length(text)};
         assert_true(v.n < 4096);
     }
     free(file);
@@ -253,7 +253,7 @@ static void test_cuts(void **state)
         struct token_ids cut = {0}, whole = {0}, many = {0};
         size_t end;
         encode_one(t, text, N, true, &cut);
-        encode(t, &(struct token_text){text, N}, 1, true, 4, &many, &end);
+        encode(t, &(struct token_text){.data = text, .n = N}, 1, true, 4, &many, &end);
         t->can_cut = false;
         encode_one(t, text, N, true, &whole);
         assert_int_equal(cut.n, whole.n);
