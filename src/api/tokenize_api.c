@@ -44,11 +44,11 @@ static bool has_ending(const char *path, const char *const *endings, size_t n)
     return false;
 }
 
+static const char *const no_text[] = {".jsonl", ".ndjson", ".parquet", ".arrow", ".csv",
+                                      ".bin",   ".gz",     ".zst",     ".zip",   ".tar"};
+
 static enum snug_status add_file(struct job *job, const char *path, struct snug_error *err)
 {
-    static const char *const no_text[] = {".jsonl",   ".ndjson", ".jsonl.gz", ".jsonl.zst",
-                                          ".parquet", ".arrow",  ".csv",      ".bin",
-                                          ".gz",      ".zst",    ".zip",      ".tar"};
     if (has_ending(path, no_text, sizeof no_text / sizeof *no_text))
         return snug_fail(
             err, SNUG_UNSUPPORTED,
@@ -62,6 +62,27 @@ static enum snug_status add_file(struct job *job, const char *path, struct snug_
     }
     list->paths[list->n++] = copy;
     return SNUG_OK;
+}
+
+static enum snug_status check_text(const char *path, int64_t *n_bytes, struct snug_error *err)
+{
+    char head[SNIFF_BYTES];
+    int fd;
+    TRY(fd_open_read(path, &fd, n_bytes, err));
+    int64_t n = *n_bytes < SNIFF_BYTES ? *n_bytes : SNIFF_BYTES;
+    enum snug_status status = fd_read_at(fd, path, head, n, 0, err);
+    if (status == SNUG_OK && memchr(head, 0, (size_t)n) != NULL)
+        status = snug_fail(err, SNUG_BAD_FILE,
+                           "%s: not text, it has NUL bytes: extract the text first", path);
+    close(fd);
+    return status;
+}
+
+static bool is_text(const char *path)
+{
+    int64_t n_bytes;
+    return !has_ending(path, no_text, sizeof no_text / sizeof *no_text) &&
+           check_text(path, &n_bytes, NULL) == SNUG_OK;
 }
 
 /* Files of folders come in the order of their paths. */
@@ -78,7 +99,8 @@ static enum snug_status list_files(struct job *job, const char *const *paths, in
         TRY(file_list_folder(paths[i], true, &list, err));
         enum snug_status status = SNUG_OK;
         for (int k = 0; k < list.n && status == SNUG_OK; k++)
-            status = add_file(job, list.paths[k], err);
+            if (is_text(list.paths[k])) /* as for train */
+                status = add_file(job, list.paths[k], err);
         file_list_free(&list);
         TRY(status);
     }
@@ -98,20 +120,6 @@ static enum snug_status write_ids(const int32_t *ids, size_t n, void *user, stru
 {
     struct job *job = user;
     return shard_writer_add(job->writer, ids, (int64_t)n, err);
-}
-
-static enum snug_status check_text(const char *path, int64_t *n_bytes, struct snug_error *err)
-{
-    char head[SNIFF_BYTES];
-    int fd;
-    TRY(fd_open_read(path, &fd, n_bytes, err));
-    int64_t n = *n_bytes < SNIFF_BYTES ? *n_bytes : SNIFF_BYTES;
-    enum snug_status status = fd_read_at(fd, path, head, n, 0, err);
-    if (status == SNUG_OK && memchr(head, 0, (size_t)n) != NULL)
-        status = snug_fail(err, SNUG_BAD_FILE,
-                           "%s: not text, it has NUL bytes: extract the text first", path);
-    close(fd);
-    return status;
 }
 
 static enum snug_status convert(struct job *job, struct snug_error *err)

@@ -42,7 +42,7 @@ static struct flag *find_flag(const struct args *args, const char *name)
     return NULL;
 }
 
-/* The switch of "-0", or NULL. */
+/* The flag of "-o" or "-0", or NULL. */
 static struct flag *find_letter(const struct args *args, const char *word)
 {
     for (int i = 0; i < args->n_flags; i++)

@@ -96,7 +96,7 @@ static int tokenize(int argc, char **argv)
                                  folder == NULL ? "-o FOLDER" : "--tokenizer FOLDER");
     } else {
         struct snug_tokenize_options options = {tokenizer, folder,
-                                                threads > 4096 ? 4096 : (int)threads};
+                                                threads > 1024 ? 1024 : (int)threads};
         bool is_live = screen_is_live(stderr);
         interrupt_watch();
         enum snug_status done = snug_data_tokenize(args.operands + 1, args.n_operands - 1, &options,

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { BATCH_BYTES = 1 << 24, RECORDS_MOST = 1 << 20 };
 
@@ -115,6 +116,8 @@ static long parse_ids(const char *line, size_t length, int32_t *ids)
         for (; at < length && isdigit((unsigned char)line[at]) && id < INT32_MAX; at++)
             id = 10 * id + (line[at] - '0');
         bool is_id = at > begin && id <= INT32_MAX;
+        if (!is_id && at > begin)
+            return -1;
         if (is_id)
             ids[n++] = (int32_t)id;
         if (at < length && !isspace((unsigned char)line[at]))
@@ -210,9 +213,13 @@ int cmd_tokenize(int argc, char **argv)
     int status = CLI_DONE;
     if (!args_parse(&args, argc, argv))
         status = args.exit_status;
-    else if (snug_tokenizer_open(args.operands[0], threads > 4096 ? 4096 : (int)threads, &tokenizer,
-                                 &err) != SNUG_OK ||
-             convert(tokenizer, decodes, is_null ? '\0' : '\n', &err) != SNUG_OK)
+    else if (snug_tokenizer_open(args.operands[0], threads > 1024 ? 1024 : (int)threads, &tokenizer,
+                                 &err) != SNUG_OK)
+        status = cli_fail(&err);
+    if (tokenizer != NULL && isatty(STDIN_FILENO))
+        cli_note("reading %s from the terminal; end with Ctrl-D",
+                 decodes ? "lines of token ids" : "text");
+    if (tokenizer != NULL && convert(tokenizer, decodes, is_null ? '\0' : '\n', &err) != SNUG_OK)
         status = cli_fail(&err);
     snug_tokenizer_free(tokenizer);
     args_free(&args);

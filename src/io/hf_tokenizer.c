@@ -103,7 +103,7 @@ static enum snug_status read_normalizer(struct reader *r, const json_t *root)
     for (int i = 0; i < n; i++) {
         if (is_type(stages[i], "NFC") && !r->spec.metaspace)
             r->spec.nfc = true;
-        else if (is_type(stages[i], "Prepend") && !r->spec.nfc &&
+        else if (is_type(stages[i], "Prepend") && !r->spec.nfc && r->spec.prefix == PREFIX_never &&
                  strcmp(string_of(stages[i], "prepend"), metaspace) == 0)
             r->spec.prefix = PREFIX_in_any_case;
         else if (is_replace(stages[i], " ", metaspace) && !r->spec.nfc)
@@ -149,6 +149,8 @@ static enum snug_status read_metaspace(struct reader *r, const json_t *stage)
     else if (strcmp(scheme, "always") == 0 ||
              (scheme[0] == '\0' && is_on(stage, "add_prefix_space", true)))
         r->spec.prefix = PREFIX_each;
+    else if (scheme[0] != '\0' && strcmp(scheme, "never") != 0)
+        return refuse(r, "pre_tokenizer", "Metaspace with another prepend_scheme");
     if (is_on(stage, "split", true))
         r->spec.split = SPLIT_metaspace;
     return SNUG_OK;
@@ -365,8 +367,45 @@ static enum snug_status add_added_tokens(struct reader *r, const json_t *list)
     return SNUG_OK;
 }
 
+/* Keys whose values must have a type, wherever they are.  Null is as good as nothing. */
+static enum snug_status check_types(const struct reader *r, const char *key, const json_t *value)
+{
+    static const char *const bools[] = {"single_word",   "lstrip",   "rstrip",
+                                        "normalized",    "special",  "ignore_merges",
+                                        "byte_fallback", "fuse_unk", "add_prefix_space",
+                                        "use_regex",     "invert",   "individual_digits"};
+    static const char *const texts[] = {"type",
+                                        "content",
+                                        "unk_token",
+                                        "continuing_subword_prefix",
+                                        "end_of_word_suffix",
+                                        "behavior",
+                                        "prepend_scheme",
+                                        "replacement",
+                                        "prepend"};
+    const char *member;
+    json_t *item;
+    bool wrong = false;
+    for (size_t i = 0; i < sizeof bools / sizeof *bools && !is_absent(value); i++)
+        wrong |= strcmp(bools[i], key) == 0 && !json_is_boolean(value);
+    for (size_t i = 0; i < sizeof texts / sizeof *texts && !is_absent(value); i++)
+        wrong |= strcmp(texts[i], key) == 0 && !json_is_string(value);
+    wrong |= strcmp(key, "added_tokens") == 0 && !is_absent(value) && !json_is_array(value);
+    wrong |= strcmp(key, "dropout") == 0 && !is_absent(value) && !json_is_number(value);
+    if (wrong)
+        return snug_fail(r->err, SNUG_BAD_FILE, "%s: \"%s\" has a value of the wrong type",
+                         r->where, key);
+    bool is_large = strcmp(key, "vocab") == 0 || strcmp(key, "merges") == 0;
+    json_object_foreach((json_t *)(uintptr_t)value, member, item) if (!is_large)
+        TRY(check_types(r, member, item));
+    for (size_t i = 0; i < json_array_size(value) && !is_large; i++)
+        TRY(check_types(r, "", json_array_get(value, i)));
+    return SNUG_OK;
+}
+
 static enum snug_status read_all(struct reader *r, json_t *root)
 {
+    TRY(check_types(r, "", root));
     json_t *model = json_object_get(root, "model");
     TRY(check_model(r, model));
     TRY(read_normalizer(r, root));
@@ -500,8 +539,9 @@ enum snug_status hf_tokenizer_open(const char *path, struct tokenizer **tokenize
 bool hf_tokenizer_exists(const char *folder)
 {
     char file[PATH_MOST];
-    return find_file(folder, "tokenizer.json", "vocab.json", file, sizeof file) ||
-           find_file(folder, "encoder.json", "encoder.json", file, sizeof file);
+    return find_file(folder, "tokenizer.json", "tokenizer.json", file, sizeof file) ||
+           (find_file(folder, "vocab.json", "encoder.json", file, sizeof file) &&
+            find_file(folder, "merges.txt", "vocab.bpe", file, sizeof file));
 }
 
 enum snug_status hf_end_ids(const char *folder, int64_t ids[HF_END_IDS_MAX], int *n,

@@ -60,10 +60,12 @@ static enum snug_status check_empty(const char *folder, struct snug_error *err)
     enum snug_status status = SNUG_OK;
     struct dirent *item;
     while (status == SNUG_OK && (item = readdir(dir)) != NULL)
-        if (text_ends_in(item->d_name, ".bin"))
-            status = snug_fail(err, SNUG_BAD_ARGUMENT,
-                               "%s has token shards already (%s): choose another folder", folder,
-                               item->d_name);
+        if (text_ends_in(item->d_name, ".bin") || text_ends_in(item->d_name, ".bin.part"))
+            status = snug_fail(
+                err, SNUG_BAD_ARGUMENT, "%s has token shards already (%s): choose another folder%s",
+                folder, item->d_name,
+                text_ends_in(item->d_name, ".part") ? ", or remove what an interrupted run has left"
+                                                    : "");
     closedir(dir);
     return status;
 }

@@ -140,7 +140,7 @@ static void get_lora_on(const snug_recipe *recipe, struct text *out)
     text_add(out, "%s", recipe->lora_on);
 }
 
-/* Rejects line breaks: a saved recipe has one line per key. */
+/* Both reject line breaks: a saved recipe has one line per key. */
 static bool set_tokenizer(snug_recipe *recipe, const char *value)
 {
     bool is_default = strcmp(value, "model") == 0 || strcmp(value, "none") == 0; /* as once named */

@@ -29,10 +29,13 @@ bool added_tokens_add(struct added_tokens *tokens, const struct added_token *tok
     return true;
 }
 
-static int compare_lengths(const void *a, const void *b)
+static int compare_tokens(const void *a, const void *b)
 {
     const struct added_token *left = *(const struct added_token *const *)a;
     const struct added_token *right = *(const struct added_token *const *)b;
+    int first = (unsigned char)left->content[0] - (unsigned char)right->content[0];
+    if (first != 0)
+        return first;
     if (left->n != right->n)
         return left->n > right->n ? -1 : 1;
     return left < right ? -1 : left > right; /* of two alike, the first */
@@ -41,19 +44,22 @@ static int compare_lengths(const void *a, const void *b)
 bool added_tokens_finish(struct added_tokens *tokens)
 {
     const struct added_token **sorted = malloc(((size_t)tokens->n + 1) * sizeof *sorted);
-    free(tokens->by_length);
-    tokens->by_length = malloc(((size_t)tokens->n + 1) * sizeof *tokens->by_length);
-    if (sorted == NULL || tokens->by_length == NULL) {
+    free(tokens->sorted);
+    tokens->sorted = malloc(((size_t)tokens->n + 1) * sizeof *tokens->sorted);
+    if (sorted == NULL || tokens->sorted == NULL) {
         free((void *)sorted);
         return false;
     }
+    memset(tokens->begin, 0, sizeof tokens->begin);
     for (int i = 0; i < tokens->n; i++) {
         sorted[i] = &tokens->data[i];
-        tokens->begins[(unsigned char)tokens->data[i].content[0]] = true;
+        tokens->begin[(unsigned char)tokens->data[i].content[0] + 1]++;
     }
-    qsort((void *)sorted, (size_t)tokens->n, sizeof *sorted, compare_lengths);
+    for (int i = 0; i < 256; i++)
+        tokens->begin[i + 1] += tokens->begin[i];
+    qsort((void *)sorted, (size_t)tokens->n, sizeof *sorted, compare_tokens);
     for (int i = 0; i < tokens->n; i++)
-        tokens->by_length[i] = (int32_t)(sorted[i] - tokens->data);
+        tokens->sorted[i] = (int32_t)(sorted[i] - tokens->data);
     free((void *)sorted);
     return true;
 }
@@ -61,8 +67,9 @@ bool added_tokens_finish(struct added_tokens *tokens)
 static const struct added_token *longest_at(const struct added_tokens *tokens, const char *text,
                                             size_t n)
 {
-    for (int i = 0; i < tokens->n; i++) {
-        const struct added_token *token = &tokens->data[tokens->by_length[i]];
+    unsigned char first = (unsigned char)text[0];
+    for (int i = tokens->begin[first]; i < tokens->begin[first + 1]; i++) {
+        const struct added_token *token = &tokens->data[tokens->sorted[i]];
         if (token->n <= n && memcmp(token->content, text, token->n) == 0)
             return token;
     }
@@ -104,8 +111,7 @@ bool added_tokens_find(const struct added_tokens *tokens, const struct unicode *
                        struct added_match *match)
 {
     for (size_t at = from; tokens->n > 0 && at < n; at++) {
-        const struct added_token *token =
-            tokens->begins[(unsigned char)text[at]] ? longest_at(tokens, text + at, n - at) : NULL;
+        const struct added_token *token = longest_at(tokens, text + at, n - at);
         if (token == NULL)
             continue;
         size_t begin = at, end = at + token->n, length;
@@ -120,8 +126,13 @@ bool added_tokens_find(const struct added_tokens *tokens, const struct unicode *
                 break;
             begin = previous;
         }
+        begin = token->lstrip && begin < floor ? floor : begin;
         while (token->rstrip && end < n && is_space(u, text + end, n - end, &length))
             end += length;
+        if (begin >= end) { /* the match before took its spaces */
+            at += token->n - 1;
+            continue;
+        }
         *match = (struct added_match){begin, end, at + token->n, token->id};
         return true;
     }
@@ -133,6 +144,6 @@ void added_tokens_free(struct added_tokens *tokens)
     for (int i = 0; i < tokens->n; i++)
         free(tokens->data[i].content);
     free(tokens->data);
-    free(tokens->by_length);
+    free(tokens->sorted);
     *tokens = (struct added_tokens){0};
 }

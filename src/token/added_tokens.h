@@ -20,8 +20,8 @@ struct added_token { /* flags as in tokenizer.json */
 struct added_tokens { /* all zeros is empty */
     struct added_token *data;
     int n, capacity;
-    int32_t *by_length; /* longest first */
-    bool begins[256];   /* first bytes */
+    int32_t *sorted;    /* by first byte, then longest first */
+    int32_t begin[257]; /* in `sorted`, by first byte */
 };
 
 struct added_match {

@@ -83,7 +83,9 @@ bool bpe_add_merge(struct bpe *bpe, int32_t left, int32_t right, int32_t joined)
 void bpe_free(struct bpe *bpe)
 {
     free(bpe->table);
+    free(bpe->n_symbols);
     bpe->table = NULL;
+    bpe->n_symbols = NULL;
     bpe->table_size = bpe->n_merges = 0;
 }
 
@@ -98,13 +100,6 @@ void bpe_scratch_free(struct bpe_scratch *scratch)
 
 /* ---- the symbols at first ------------------------------------------------------------------- */
 
-static void add_unknown(const struct bpe *bpe, struct token_ids *symbols, bool *after_unknown)
-{
-    if (bpe->unknown != NO_TOKEN && !(*after_unknown && bpe->fuse_unknown))
-        symbols->data[symbols->n++] = bpe->unknown;
-    *after_unknown = true;
-}
-
 /* Adds the bytes of a character if each has an id. */
 static bool add_bytes(const struct bpe *bpe, struct token_ids *symbols, const char *bytes, int n)
 {
@@ -116,27 +111,30 @@ static bool add_bytes(const struct bpe *bpe, struct token_ids *symbols, const ch
     return true;
 }
 
+/* As in tokenizers, an unknown character waits for the next one that has an id, and bytes pass it. */
 static bool begin_word(const struct bpe *bpe, struct token_ids *symbols, const char *word, size_t n)
 {
-    bool after_unknown = false;
+    bool is_waiting = false;
     symbols->n = 0;
-    if (!token_ids_reserve(symbols, n))
+    if (!token_ids_reserve(symbols, n + 1))
         return false;
     for (size_t at = 0; at < n;) {
         uint32_t code;
         int length = bpe->by_bytes ? 1 : unicode_decode(word + at, n - at, &code);
         int32_t id = bpe->by_bytes ? bpe->byte_ids[(unsigned char)word[at]]
                                    : vocabulary_find(bpe->vocabulary, word + at, (size_t)length);
-        if (id != NO_TOKEN) {
-            symbols->data[symbols->n++] = id;
-            after_unknown = false;
-        } else if (bpe->byte_fallback && add_bytes(bpe, symbols, word + at, length)) {
-            after_unknown = false;
-        } else {
-            add_unknown(bpe, symbols, &after_unknown);
-        }
         at += (size_t)length;
+        if (id == NO_TOKEN && bpe->byte_fallback &&
+            add_bytes(bpe, symbols, word + at - length, length))
+            continue;
+        if (is_waiting && !(id == NO_TOKEN && bpe->fuse_unknown))
+            symbols->data[symbols->n++] = bpe->unknown;
+        is_waiting = id == NO_TOKEN && bpe->unknown != NO_TOKEN;
+        if (id != NO_TOKEN)
+            symbols->data[symbols->n++] = id;
     }
+    if (is_waiting)
+        symbols->data[symbols->n++] = bpe->unknown;
     return true;
 }
 
@@ -257,16 +255,55 @@ static bool merge_long(const struct bpe *bpe, struct bpe_scratch *scratch)
 
 /* ---- long words, window by window ----------------------------------------------------------- */
 
-/* How many symbols a piece was merged from. */
-static size_t n_symbols_of(const struct bpe *bpe, int32_t id)
+/* Is the piece what a word may begin as? */
+static bool is_symbol(const struct bpe *bpe, int32_t id)
 {
-    size_t n, n_characters = 0;
+    size_t n;
+    uint32_t code;
     const char *piece = vocabulary_piece(bpe->vocabulary, id, &n);
+    if (piece == NULL || n == 0)
+        return false;
     if (id == bpe->unknown || bpe->byte_of[id] >= 0)
-        return 1;
-    for (size_t i = 0; i < n; i++)
-        n_characters += bpe->by_bytes || ((unsigned char)piece[i] & 0xC0) != 0x80;
-    return n_characters;
+        return true;
+    return bpe->by_bytes ? n == 1 : (size_t)unicode_decode(piece, n, &code) == n;
+}
+
+/* Adds up the parts of merges.  *changed: some count is new.  false: an id has two counts. */
+static bool add_up(struct bpe *bpe, bool *changed)
+{
+    *changed = false;
+    for (size_t i = 0; i < bpe->table_size; i++) {
+        const struct bpe_merge *merge = &bpe->table[i];
+        if (merge->left == NO_TOKEN)
+            continue;
+        uint32_t left = bpe->n_symbols[merge->left], right = bpe->n_symbols[merge->right];
+        uint32_t *joined = &bpe->n_symbols[merge->joined];
+        if (left == 0 || right == 0) /* not made so far */
+            continue;
+        if (left + right > WINDOW_MOST || (*joined != 0 && *joined != left + right))
+            return false;
+        *changed |= *joined == 0;
+        *joined = left + right;
+    }
+    return true;
+}
+
+bool bpe_count_symbols(struct bpe *bpe)
+{
+    int32_t n_ids = bpe->vocabulary->n_ids;
+    bpe->n_symbols = calloc((size_t)n_ids + 1, sizeof *bpe->n_symbols);
+    if (bpe->n_symbols == NULL)
+        return false;
+    for (int32_t id = 0; id < n_ids; id++)
+        bpe->n_symbols[id] = is_symbol(bpe, id);
+    bool changed = true, is_plain = true;
+    for (int round = 0; round < WINDOW_MOST && changed && is_plain; round++)
+        is_plain = add_up(bpe, &changed);
+    if (is_plain && !changed)
+        return true;
+    free(bpe->n_symbols);
+    bpe->n_symbols = NULL; /* no windows */
+    return true;
 }
 
 /* Merges symbols[0, n) in scratch->window. */
@@ -319,7 +356,7 @@ static int merge_by_windows(const struct bpe *bpe, struct bpe_scratch *scratch,
         end = n - end <= WINDOW ? n : end + WINDOW;
         for (int n_dropped = 0;; n_dropped++) {
             if (n_dropped < N_DROPPED && out->n > base) {
-                begin -= n_symbols_of(bpe, out->data[--out->n]);
+                begin -= bpe->n_symbols[out->data[--out->n]];
                 continue;
             }
             if (end - begin > WINDOW_MOST)
@@ -329,10 +366,9 @@ static int merge_by_windows(const struct bpe *bpe, struct bpe_scratch *scratch,
             struct token_ids *ids = &scratch->window;
             int32_t first = ids->data[0], last = out->n > base ? out->data[out->n - 1] : NO_TOKEN;
             memcpy(out->data + out->n, ids->data, ids->n * sizeof *ids->data);
-            size_t n_ids = ids->n, n_last = last == NO_TOKEN ? 0 : n_symbols_of(bpe, last);
-            if (last == NO_TOKEN ||
-                merges_to_pair(bpe, scratch, symbols + begin - n_last,
-                               n_last + n_symbols_of(bpe, first), last, first)) {
+            size_t n_ids = ids->n, n_last = last == NO_TOKEN ? 0 : bpe->n_symbols[last];
+            if (last == NO_TOKEN || merges_to_pair(bpe, scratch, symbols + begin - n_last,
+                                                   n_last + bpe->n_symbols[first], last, first)) {
                 out->n += n_ids;
                 break;
             }
@@ -369,7 +405,9 @@ bool bpe_word(const struct bpe *bpe, struct bpe_scratch *scratch, const char *wo
         return append(out, symbols);
     }
     size_t before = out->n;
-    int is_done = merge_by_windows(bpe, scratch, out);
+    if (symbols->n > INT32_MAX / 4)
+        return false;
+    int is_done = bpe->n_symbols == NULL ? 0 : merge_by_windows(bpe, scratch, out);
     if (is_done != 0)
         return is_done > 0;
     out->n = before;

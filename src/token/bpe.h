@@ -21,6 +21,7 @@ struct bpe {
     const int16_t *byte_of; /* by id: the byte that <0x00> to <0xFF> stand for, else -1 */
     /* Words begin as bytes, else as characters; characters without an id become bytes if
      * byte_fallback, else `unknown`, or are left out if that is NO_TOKEN. */
+    uint32_t *n_symbols; /* by id: how many symbols are merged into it; see bpe_count_symbols */
     bool by_bytes, byte_fallback;
     bool fuse_unknown;  /* neighbors become one */
     bool ignore_merges; /* a word that is a piece becomes that piece */
@@ -40,6 +41,9 @@ struct bpe_scratch { /* of a thread; all zeros at first */
 
 /* The later of two merges of a pair replaces the first.  false: out of memory. */
 bool bpe_add_merge(struct bpe *bpe, int32_t left, int32_t right, int32_t joined);
+/* After the last merge: counts symbols.  If an id can be made of different numbers of them, as in no file
+ * that a trainer wrote, long words are merged as a whole.  false: out of memory. */
+bool bpe_count_symbols(struct bpe *bpe);
 /* Appends the ids of a word of at most INT32_MAX / 2 bytes.  false: out of memory. */
 bool bpe_word(const struct bpe *bpe, struct bpe_scratch *scratch, const char *word, size_t n,
               struct token_ids *out);

@@ -106,23 +106,39 @@ int32_t tokenizer_size(const struct tokenizer *t)
     return t->vocabulary.n_ids;
 }
 
+/* The added token with this content, or NULL. */
+static const struct added_token *find_added(const struct tokenizer *t, const char *content)
+{
+    const struct added_tokens *lists[] = {&t->added, &t->added_normalized};
+    for (int i = 0; i < 2; i++)
+        for (int k = 0; k < lists[i]->n; k++)
+            if (strcmp(lists[i]->data[k].content, content) == 0)
+                return &lists[i]->data[k];
+    return NULL;
+}
+
 int32_t tokenizer_end_of_text(const struct tokenizer *t)
 {
+    return t->end_of_text;
+}
+
+static int32_t find_end_of_text(const struct tokenizer *t)
+{
     static const char *const names[] = {"<|endoftext|>", "<|end_of_text|>", "</s>"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        for (int k = 0; k < t->added.n; k++)
-            if (t->added.data[k].special && strcmp(t->added.data[k].content, names[i]) == 0)
-                return t->added.data[k].id;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const struct added_token *token = find_added(t, names[i]);
+        if (token != NULL && token->special)
+            return token->id;
+    }
     return NO_TOKEN;
 }
 
 enum snug_status tokenizer_set_begin(struct tokenizer *t, const char *where, const char *content,
                                      struct snug_error *err)
 {
-    for (int k = 0; k < t->added.n; k++)
-        if (strcmp(t->added.data[k].content, content) == 0)
-            t->begin_of_text = t->added.data[k].id;
-    if (t->begin_of_text == NO_TOKEN)
+    const struct added_token *token = find_added(t, content);
+    t->begin_of_text = token == NULL ? NO_TOKEN : token->id;
+    if (token == NULL)
         return snug_fail(err, SNUG_BAD_FILE,
                          "%s: \"%s\", which the post_processor puts before a text, is not an added "
                          "token",
@@ -214,20 +230,48 @@ enum snug_status tokenizer_add_merge(struct tokenizer *t, const char *where, con
     return status;
 }
 
+/* Is this the text of the piece, as the file writes it? */
+static bool is_text_of(const struct tokenizer *t, int32_t id, const char *text, size_t n)
+{
+    size_t n_piece, n_bytes;
+    const char *piece = vocabulary_piece(&t->vocabulary, id, &n_piece);
+    char *bytes = malloc(n + 1);
+    if (bytes == NULL)
+        return true; /* the next allocation fails, too */
+    bytes_of(t, text, n, bytes, &n_bytes);
+    bool is_it = (n_piece == n_bytes && memcmp(piece, bytes, n_bytes) == 0) ||
+                 (n_piece == n && memcmp(piece, text, n) == 0);
+    free(bytes);
+    return is_it;
+}
+
 enum snug_status tokenizer_add_token(struct tokenizer *t, const char *where,
                                      const struct added_token *token, struct snug_error *err)
 {
     size_t n_before;
     if (token->n == 0)
         return SNUG_OK; /* finds nothing */
-    if (token->id < 0 || token->id >= ID_MOST)
-        return snug_fail(err, SNUG_BAD_FILE, "%s: id %lld of an added token is not in 0..%d", where,
-                         (long long)token->id, ID_MOST - 1);
-    if (vocabulary_piece(&t->vocabulary, token->id, &n_before) == NULL &&
-        !vocabulary_add(&t->vocabulary, token->id, token->content, token->n, true))
+    char *spare = malloc(token->n + 1);
+    if (spare == NULL)
         return no_memory(err);
+    int32_t id = find(t, token->content, token->n, spare);
+    const char *piece = vocabulary_piece(&t->vocabulary, token->id, &n_before);
+    free(spare);
+    bool is_next =
+        piece == NULL && token->id == t->vocabulary.n_ids; /* tokenizers leaves no gaps */
+    bool is_piece = piece != NULL && is_text_of(t, token->id, token->content, token->n);
+    if (!(is_next || is_piece) || (id != NO_TOKEN && id != token->id) ||
+        find_added(t, token->content) != NULL)
+        return snug_fail(
+            err, SNUG_BAD_FILE,
+            "%s: the added token \"%s\" cannot have the id %lld: another token has its "
+            "id or its text, or ids before it are missing",
+            where, token->content, (long long)token->id);
+    if (piece == NULL && !vocabulary_add(&t->vocabulary, token->id, token->content, token->n, true))
+        return no_memory(err);
+    bool is_normalized = token->normalized && (t->spec.nfc || t->spec.metaspace_normalizes);
     int flags[] = {token->single_word, token->lstrip,  token->rstrip,
-                   token->normalized,  token->special, token->id};
+                   is_normalized,      token->special, token->id};
     identify(t, flags, sizeof flags);
     identify(t, token->content, token->n);
     struct added_tokens *list = token->normalized ? &t->added_normalized : &t->added;
@@ -261,6 +305,15 @@ static void find_byte_pieces(struct tokenizer *t)
     }
 }
 
+/* Does every character get an id?  If not, those beside it become neighbors. */
+static bool keeps_all_characters(const struct tokenizer *t)
+{
+    bool has_all_bytes = t->spec.byte_fallback;
+    for (int i = 0; i < 256; i++)
+        has_all_bytes = has_all_bytes && t->bpe.byte_ids[i] != NO_TOKEN;
+    return has_all_bytes || t->bpe.unknown != NO_TOKEN;
+}
+
 /* Does a merge make a piece with a metaspace after another character?  If not, runs of metaspaces
  * begin words, even without a pre-tokenizer. */
 static bool merges_across_spaces(const struct tokenizer *t)
@@ -280,14 +333,18 @@ static bool merges_across_spaces(const struct tokenizer *t)
     return false;
 }
 
-/* Is a letter the last character of an added token, or does one care what is beside it? */
+static bool is_letter(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
+/* Is a letter the first or the last character of an added token, or does one care what is beside it? */
 static bool forbids_cuts(const struct added_tokens *tokens)
 {
     for (int i = 0; i < tokens->n; i++) {
         const struct added_token *token = &tokens->data[i];
-        char last = token->content[token->n - 1];
-        bool is_letter = (last >= 'a' && last <= 'z') || (last >= 'A' && last <= 'Z');
-        if (token->lstrip || token->rstrip || token->single_word || is_letter ||
+        if (token->lstrip || token->rstrip || token->single_word ||
+            is_letter(token->content[token->n - 1]) || is_letter(token->content[0]) ||
             memchr(token->content, '\n', token->n) != NULL ||
             memchr(token->content, ' ', token->n) != NULL)
             return true;
@@ -295,8 +352,39 @@ static bool forbids_cuts(const struct added_tokens *tokens)
     return false;
 }
 
+/* Added tokens that are searched in normalized text are normalized themselves. */
+static bool normalize_added(struct tokenizer *t)
+{
+    for (int i = 0; i < t->added_normalized.n; i++) {
+        struct added_token *token = &t->added_normalized.data[i];
+        struct buffer text = {0};
+        bool done = true;
+        if (t->spec.nfc)
+            done = unicode_nfc(t->unicode, token->content, token->n, &text);
+        else if (t->spec.metaspace_normalizes && t->spec.prefix == PREFIX_in_any_case)
+            done = buffer_add(&text, metaspace, 3);
+        for (size_t k = 0; k < token->n && done && !t->spec.nfc; k++) {
+            bool is_space = t->spec.metaspace_normalizes && token->content[k] == ' ';
+            done = is_space ? buffer_add(&text, metaspace, 3)
+                            : buffer_add(&text, token->content + k, 1);
+        }
+        size_t n = text.n;
+        if (!done || !buffer_add(&text, "", 1)) {
+            free(text.data);
+            return false;
+        }
+        free(token->content);
+        token->content = text.data;
+        token->n = n;
+    }
+    return true;
+}
+
 enum snug_status tokenizer_finish(struct tokenizer *t, struct snug_error *err)
 {
+    t->end_of_text = find_end_of_text(t);
+    if (!normalize_added(t))
+        return no_memory(err);
     size_t n = (size_t)t->vocabulary.n_ids + 1;
     t->is_special = calloc(n, sizeof *t->is_special);
     t->byte_of = calloc(n, sizeof *t->byte_of);
@@ -309,8 +397,11 @@ enum snug_status tokenizer_finish(struct tokenizer *t, struct snug_error *err)
         t->is_special[t->added_normalized.data[i].id] |= t->added_normalized.data[i].special;
     find_byte_pieces(t);
     t->bpe.byte_of = t->byte_of;
+    if (!bpe_count_symbols(&t->bpe))
+        return no_memory(err);
     if (t->spec.metaspace && t->spec.split == SPLIT_none &&
-        vocabulary_find(&t->vocabulary, metaspace, 3) != NO_TOKEN && !merges_across_spaces(t))
+        vocabulary_find(&t->vocabulary, metaspace, 3) != NO_TOKEN && !t->spec.ignore_merges &&
+        keeps_all_characters(t) && !merges_across_spaces(t))
         t->spec.split = SPLIT_spaces;
     t->can_cut = t->spec.split != SPLIT_none && !t->spec.space_prefix && !forbids_cuts(&t->added) &&
                  !forbids_cuts(&t->added_normalized);

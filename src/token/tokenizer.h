@@ -45,6 +45,7 @@ struct tokenizer {
     int16_t *byte_of;      /* see bpe.h */
     bool can_cut;          /* see encoder.c */
     int32_t begin_of_text; /* what the file puts before a text, or NO_TOKEN */
+    int32_t end_of_text;   /* see tokenizer_end_of_text */
     uint64_t identity;     /* a hash of all that decides ids */
 };
 

@@ -104,7 +104,8 @@ static struct vectors read_vectors(const char *path)
         assert_int_equal(json_parse(line, (size_t)(end - line), path, &v.lines[v.n], &err),
                          SNUG_OK);
         const json_t *text = json_array_get(v.lines[v.n], 0);
-        v.texts[v.n++] = (struct token_text){.data = json_string_value(text), .n = json_string_length(text)};
+        v.texts[v.n++] =
+            (struct token_text){.data = json_string_value(text), .n = json_string_length(text)};
         assert_true(v.n < 4096);
     }
     free(file);
@@ -241,6 +242,7 @@ static void test_cuts(void **state)
                                         "12 ",           "\n3", "x",     "\xC3\xA9", "e\xCC\x81",
                                         "\n\nEnd",       " of", "it's ", "\t",       "<s>"};
     char *text = malloc(N);
+    int n_cut = 0;
     struct rng rng = rng_make(3, 1);
     for (size_t at = 0; at < N;) {
         const char *part = parts[rng_below(&rng, LENGTH(parts))];
@@ -252,6 +254,7 @@ static void test_cuts(void **state)
         struct tokenizer *t = open_named(names[i]);
         struct token_ids cut = {0}, whole = {0}, many = {0};
         size_t end;
+        n_cut += t->can_cut;
         encode_one(t, text, N, true, &cut);
         encode(t, &(struct token_text){.data = text, .n = N}, 1, true, 4, &many, &end);
         t->can_cut = false;
@@ -265,6 +268,7 @@ static void test_cuts(void **state)
         free(many.data);
         tokenizer_free(t);
     }
+    assert_int_equal(n_cut, 7); /* not: a prefix, tokens with flags, merges across spaces */
     free(text);
 }
 
@@ -334,6 +338,8 @@ static void make_table(struct rng *rng)
         table.joined[i] = shuffled[i][2];
         assert_true(bpe_add_merge(&table.bpe, table.left[i], table.right[i], table.joined[i]));
     }
+    assert_true(bpe_count_symbols(&table.bpe));
+    assert_non_null(table.bpe.n_symbols);
 }
 
 /* The definition: the first merge of the list that applies anywhere, at its leftmost place. */
@@ -388,7 +394,7 @@ static void test_merges(void **state)
 static void test_cascade(void **state)
 {
     (void)state;
-    enum { A, B, C, CC, CHAIN = 300, N_RUN = 400, LAST = CC + CHAIN };
+    enum { A, B, C, CC, CHAIN = 250, N_RUN = 400, LAST = CC + CHAIN };
     static int16_t byte_of[LAST + 1];
     char word[CHAIN + N_RUN];
     struct vocabulary vocabulary = {0};
@@ -408,6 +414,8 @@ static void test_cascade(void **state)
         assert_true(vocabulary_add(&vocabulary, CC + k, word + CHAIN - k, (size_t)k + 1, false));
         assert_true(bpe_add_merge(&bpe, A, k == 1 ? B : CC + k - 1, CC + k));
     }
+    assert_true(bpe_count_symbols(&bpe));
+    assert_non_null(bpe.n_symbols);
     memset(word, 'a', sizeof word);
     memcpy(word, "ccccc", 5);
     memcpy(word + 5 + N_RUN, "bccc", 4);
@@ -421,6 +429,37 @@ static void test_cascade(void **state)
     bpe_scratch_free(&scratch);
     bpe_free(&bpe);
     vocabulary_free(&vocabulary);
+}
+
+/* Pieces merged from <unk> or from byte pieces have fewer symbols than characters. */
+static void test_symbols_that_are_no_characters(void **state)
+{
+    (void)state;
+    static const char file[] =
+        "{\"normalizer\": {\"type\": \"Replace\", \"pattern\": {\"String\": \" \"}, \"content\": "
+        "\"\\u2581\"}, \"pre_tokenizer\": null, \"model\": {\"type\": \"BPE\", \"unk_token\": "
+        "\"<unk>\", \"vocab\": {\"<unk>\": 0, \"a\": 1, \"<unk>a\": 2, \"<unk>a<unk>a\": 3, "
+        "\"\\u2581\": 4}, \"merges\": [\"<unk> a\", \"<unk>a <unk>a\"]}}";
+    char dir[FILES_PATH_MAX], text[4 * 60];
+    struct tokenizer *t;
+    struct snug_error err = {0};
+    struct token_ids ids = {0};
+    files_make_dir(dir);
+    files_write_text(dir, "tokenizer.json", file);
+    if (hf_tokenizer_open(dir, &t, &err) != SNUG_OK)
+        fail_msg("%s", err.message);
+    for (int i = 0; i < 60; i++)
+        memcpy(text + 4 * (ptrdiff_t)i,
+               "\xE4\xB8\x80"
+               "a",
+               4);
+    encode_one(t, text, sizeof text, true, &ids);
+    assert_int_equal(ids.n, 30);
+    for (size_t i = 0; i < ids.n; i++)
+        assert_int_equal(ids.data[i], 3);
+    free(ids.data);
+    tokenizer_free(t);
+    files_remove_dir(dir);
 }
 
 /* ---- NFC ------------------------------------------------------------------------------------ */
@@ -510,6 +549,19 @@ static const struct {
      "the same id 0"},
     {"{" LEVEL "\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": -1}, \"merges\": []}}",
      "the id of \"a\""},
+    {"{" LEVEL "\"added_tokens\": [{\"id\": 2, \"content\": \"x\"}], " MODEL "[\"a b\"]}}",
+     "\"x\" cannot have the id 2"},
+    {"{" LEVEL "\"added_tokens\": [{\"id\": 3, \"content\": \"a\"}], " MODEL "[\"a b\"]}}",
+     "\"a\" cannot have the id 3"},
+    {"{" LEVEL "\"added_tokens\": [{\"id\": 4, \"content\": \"x\"}], " MODEL "[\"a b\"]}}",
+     "ids before it are missing"},
+    {"{" LEVEL "\"added_tokens\": [{\"id\": 268435455, \"content\": \"x\"}], " MODEL "[\"a b\"]}}",
+     "cannot have the id"},
+    {"{" LEVEL "\"added_tokens\": [{\"id\": 3, \"content\": \"x\", \"lstrip\": 1}], " MODEL
+     "[\"a b\"]}}",
+     "\"lstrip\" has a value of the wrong type"},
+    {"{" LEVEL "\"added_tokens\": {}, " MODEL "[\"a b\"]}}", "\"added_tokens\" has a value"},
+    {"{" LEVEL MODEL "[\"a b\"], \"unk_token\": 7}}", "\"unk_token\" has a value"},
     {"{" LEVEL "\"added_tokens\": [{\"id\": 3}], " MODEL "[\"a b\"]}}", "has no \"content\""},
     {"{" LEVEL "\"added_tokens\": [{\"content\": \"x\"}], " MODEL "[\"a b\"]}}", "\"id\""},
     {"{" LEVEL MODEL "[\"a b\"]}", ""}, /* not JSON */
@@ -546,6 +598,7 @@ int main(void)
         cmocka_unit_test(test_cuts),
         cmocka_unit_test(test_merges),
         cmocka_unit_test(test_cascade),
+        cmocka_unit_test(test_symbols_that_are_no_characters),
         cmocka_unit_test(test_nfc),
         cmocka_unit_test(test_refused),
     };
