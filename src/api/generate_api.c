@@ -142,17 +142,20 @@ static enum snug_status next_token(struct sampler *s, const struct snug_generate
     return SNUG_OK;
 }
 
-/* Without a tokenizer, a token is a byte.  Ids that it does not have, or above 255, are printed as
- * <1234>: vocabularies are often larger than their tokenizer. */
-static int emit_token(struct sampler *s, int32_t token, snug_text_fn *emit, void *user)
+/* Sets s->text.  Without a tokenizer, a token is a byte.  Ids that it does not have, or above 255, are
+ * written as <1234>: vocabularies are often larger than their tokenizer. */
+static enum snug_status set_text(struct sampler *s, int32_t token, struct snug_error *err)
 {
     char text[16] = {(char)token};
+    size_t n;
     s->text.n = 0;
-    if (s->tokenizer != NULL && tokenizer_add_text(s->tokenizer, token, &s->text, NULL) == SNUG_OK)
-        return emit(s->text.data, s->text.n, user);
+    if (s->tokenizer != NULL && vocabulary_piece(&s->tokenizer->vocabulary, token, &n) != NULL)
+        return tokenizer_add_text(s->tokenizer, token, &s->text, err);
     bool is_byte = s->tokenizer == NULL && token < 256;
     int length = is_byte ? 1 : snprintf(text, sizeof text, "<%d>", (int)token);
-    return emit(text, (size_t)length, user);
+    return buffer_add(&s->text, text, (size_t)length)
+               ? SNUG_OK
+               : snug_fail(err, SNUG_NO_MEMORY, "out of memory for the text of a token");
 }
 
 /* Appends a token, and drops the oldest if the context of the model is full. */
@@ -227,7 +230,10 @@ static enum snug_status sample(struct sampler *s, const struct snug_generate_opt
         int32_t token = 0;
         TRY(next_token(s, o, &token, err));
         push(s, token);
-        if (is_end(s, token) || emit_token(s, token, emit, user) != 0)
+        if (is_end(s, token))
+            break;
+        TRY(set_text(s, token, err));
+        if (emit(s->text.data, s->text.n, user) != 0)
             break;
     }
     return SNUG_OK;
