@@ -177,12 +177,13 @@ enum snug_status tokenizer_add_piece(struct tokenizer *t, const char *where, int
     return added ? SNUG_OK : no_memory(err);
 }
 
-/* The id of a text of the file, or NO_TOKEN. */
+/* The id of a text of the file, or NO_TOKEN.  A text that is not in the alphabet is no word, though its
+ * bytes may be those of one: "  " is not the piece of two spaces, U+0120 U+0120. */
 static int32_t find(const struct tokenizer *t, const char *text, size_t n, char *spare)
 {
     size_t n_bytes;
-    bytes_of(t, text, n, spare, &n_bytes);
-    return vocabulary_find(&t->vocabulary, spare, n_bytes);
+    bool is_word = bytes_of(t, text, n, spare, &n_bytes);
+    return is_word ? vocabulary_find(&t->vocabulary, spare, n_bytes) : NO_TOKEN;
 }
 
 enum snug_status tokenizer_set_unknown(struct tokenizer *t, const char *where, const char *text,
@@ -231,18 +232,14 @@ enum snug_status tokenizer_add_merge(struct tokenizer *t, const char *where, con
 }
 
 /* Is this the text of the piece, as the file writes it? */
-static bool is_text_of(const struct tokenizer *t, int32_t id, const char *text, size_t n)
+static bool is_text_of(const struct tokenizer *t, int32_t id, const char *text, size_t n,
+                       char *spare)
 {
     size_t n_piece, n_bytes;
     const char *piece = vocabulary_piece(&t->vocabulary, id, &n_piece);
-    char *bytes = malloc(n + 1);
-    if (bytes == NULL)
-        return true; /* the next allocation fails, too */
-    bytes_of(t, text, n, bytes, &n_bytes);
-    bool is_it = (n_piece == n_bytes && memcmp(piece, bytes, n_bytes) == 0) ||
-                 (n_piece == n && memcmp(piece, text, n) == 0);
-    free(bytes);
-    return is_it;
+    bool is_word = bytes_of(t, text, n, spare, &n_bytes);
+    return is_word != t->vocabulary.pieces[id].is_hidden && n_piece == n_bytes &&
+           memcmp(piece, spare, n_bytes) == 0;
 }
 
 enum snug_status tokenizer_add_token(struct tokenizer *t, const char *where,
@@ -255,20 +252,20 @@ enum snug_status tokenizer_add_token(struct tokenizer *t, const char *where,
     if (spare == NULL)
         return no_memory(err);
     int32_t id = find(t, token->content, token->n, spare);
-    const char *piece = vocabulary_piece(&t->vocabulary, token->id, &n_before);
+    bool is_piece = vocabulary_piece(&t->vocabulary, token->id, &n_before) != NULL;
+    bool is_next = !is_piece && token->id == t->vocabulary.n_ids; /* tokenizers leaves no gaps */
+    bool is_it = is_piece && !t->vocabulary.pieces[token->id].is_added &&
+                 is_text_of(t, token->id, token->content, token->n, spare);
     free(spare);
-    bool is_next =
-        piece == NULL && token->id == t->vocabulary.n_ids; /* tokenizers leaves no gaps */
-    bool is_piece = piece != NULL && is_text_of(t, token->id, token->content, token->n);
-    if (!(is_next || is_piece) || (id != NO_TOKEN && id != token->id) ||
-        find_added(t, token->content) != NULL)
+    if (!(is_next || is_it) || (id != NO_TOKEN && id != token->id))
         return snug_fail(
             err, SNUG_BAD_FILE,
             "%s: the added token \"%s\" cannot have the id %lld: another token has its "
             "id or its text, or ids before it are missing",
             where, token->content, (long long)token->id);
-    if (piece == NULL && !vocabulary_add(&t->vocabulary, token->id, token->content, token->n, true))
+    if (is_next && !vocabulary_add(&t->vocabulary, token->id, token->content, token->n, true))
         return no_memory(err);
+    t->vocabulary.pieces[token->id].is_added = true;
     bool is_normalized = token->normalized && (t->spec.nfc || t->spec.metaspace_normalizes);
     int flags[] = {token->single_word, token->lstrip,  token->rstrip,
                    is_normalized,      token->special, token->id};

@@ -81,7 +81,8 @@ bool vocabulary_add(struct vocabulary *v, int32_t id, const char *bytes, size_t 
 {
     if (v->bytes.n + n > UINT32_MAX || !grow_pieces(v, id) || !grow_table(v))
         return false;
-    struct vocabulary_piece piece = {(uint32_t)v->bytes.n, (uint32_t)n, true, is_hidden};
+    struct vocabulary_piece piece = {
+        .at = (uint32_t)v->bytes.n, .n = (uint32_t)n, .exists = true, .is_hidden = is_hidden};
     if (!buffer_add(&v->bytes, bytes, n))
         return false;
     v->pieces[id] = piece;

@@ -11,6 +11,7 @@ enum { NO_TOKEN = -1 };
 struct vocabulary_piece {
     uint32_t at, n;         /* in `bytes` */
     bool exists, is_hidden; /* hidden: has bytes, but vocabulary_find does not return it */
+    bool is_added;          /* an added token */
 };
 
 struct vocabulary { /* all zeros is empty */

@@ -567,6 +567,34 @@ static const struct {
     {"{" LEVEL MODEL "[\"a b\"]}", ""}, /* not JSON */
 };
 
+/* An added token of spaces beside the piece of as many spaces: one is found before words, one in them. */
+static void test_added_spaces(void **state)
+{
+    (void)state;
+    static const char file[] =
+        "{" LEVEL "\"added_tokens\": [{\"id\": 4, \"content\": \"   \"}], \"model\": {\"type\": "
+        "\"BPE\", \"vocab\": {\"a\": 0, \"\\u0120\": 1, \"\\u0120\\u0120\": 2, "
+        "\"\\u0120\\u0120\\u0120\": 3}, \"merges\": [\"\\u0120 \\u0120\", "
+        "\"\\u0120\\u0120 \\u0120\"]}}";
+    char dir[FILES_PATH_MAX];
+    struct tokenizer *t;
+    struct snug_error err = {0};
+    struct token_ids ids = {0};
+    files_make_dir(dir);
+    files_write_text(dir, "tokenizer.json", file);
+    if (hf_tokenizer_open(dir, &t, &err) != SNUG_OK)
+        fail_msg("%s", err.message);
+    encode_one(t, "   ", 3, true, &ids);
+    assert_int_equal(ids.n, 1);
+    assert_int_equal(ids.data[0], 4);
+    encode_one(t, "a  ", 3, true, &ids);
+    assert_int_equal(ids.n, 2);
+    assert_int_equal(ids.data[1], 2);
+    free(ids.data);
+    tokenizer_free(t);
+    files_remove_dir(dir);
+}
+
 static void test_refused(void **state)
 {
     (void)state;
@@ -600,6 +628,7 @@ int main(void)
         cmocka_unit_test(test_cascade),
         cmocka_unit_test(test_symbols_that_are_no_characters),
         cmocka_unit_test(test_nfc),
+        cmocka_unit_test(test_added_spaces),
         cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
