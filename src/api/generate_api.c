@@ -11,6 +11,7 @@
 #include "base/rng.h"
 #include "compile/budget.h"
 #include "io/hf_tokenizer.h"
+#include "io/hf_tokenizer_folder.h"
 #include "token/encoder.h"
 
 struct sampler {
@@ -142,8 +143,8 @@ static enum snug_status next_token(struct sampler *s, const struct snug_generate
     return SNUG_OK;
 }
 
-/* Sets s->text.  Without a tokenizer, a token is a byte.  Ids that it does not have, or above 255, are
- * written as <1234>: vocabularies are often larger than their tokenizer. */
+/* Sets s->text.  Without a tokenizer, a token is a byte.  Ids that it does not have, or above 255,
+ * are written as <1234>: vocabularies are often larger than their tokenizer. */
 static enum snug_status set_text(struct sampler *s, int32_t token, struct snug_error *err)
 {
     char text[16] = {(char)token};

@@ -1,9 +1,9 @@
 /*
  * documents.c -- the token ids of text files, each a document.
  *
- * A file is read and encoded in windows of WINDOW_BYTES, cut where the ids are those of the whole text
- * (encoder_cut).  Only a tokenizer whose words have no end (encoder.c), or a text without a place for a cut,
- * needs all of the file in memory.
+ * A file is read and encoded in windows of WINDOW_BYTES, cut where the ids are those of the whole
+ * text (encoder_cut).  Only a tokenizer whose words have no end (encoder.c), or a text without a
+ * place for a cut, needs all of the file in memory.
  */
 #include "data/documents.h"
 

@@ -23,8 +23,8 @@ struct documents {
 /* `take` and `user` are called with all ids. */
 enum snug_status documents_begin(struct documents *d, const struct tokenizer *t, int threads,
                                  documents_fn *take, void *user, struct snug_error *err);
-/* Encodes a file; the token that begins a text stands before its ids, the one that ends a text after
- * them, if the tokenizer has these.  *n_ids: how many, 0 for an empty file. */
+/* Encodes a file; the token that begins a text stands before its ids, the one that ends a text
+ * after them, if the tokenizer has these.  *n_ids: how many, 0 for an empty file. */
 enum snug_status documents_add(struct documents *d, const char *path, int64_t *n_ids,
                                struct snug_error *err);
 void documents_free(struct documents *d);

@@ -1,8 +1,8 @@
 /*
  * text_tokens.c -- tokenizes text files into an unlinked temporary file.
  *
- * Encoding is faster than most disks, so text needs no preparation: it is tokenized when the data set
- * is opened.
+ * Encoding is faster than most disks, so text needs no preparation: it is tokenized when the data
+ * set is opened.
  */
 #include "data/documents.h"
 #include "data/source.h"

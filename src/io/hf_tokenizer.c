@@ -16,9 +16,10 @@
 #include <sys/stat.h>
 
 #include "base/text.h"
+#include "io/hf_tokenizer_folder.h"
 #include "io/json.h"
 
-enum { STAGES_MOST = 8, PATH_MOST = 4096, FILE_MOST = 1 << 28 };
+enum { STAGES_MOST = 8, FILE_MOST = 1 << 28 };
 
 static const char metaspace[] = "\xE2\x96\x81";
 
@@ -491,36 +492,22 @@ static enum snug_status read_gpt2(struct reader *r, const char *vocabulary_path,
     return status;
 }
 
-/* ---- finding the files ---------------------------------------------------------------------- */
-
-/* Writes the first of two names in the folder that is a file; false if none is. */
-static bool find_file(const char *folder, const char *name, const char *other, char *path,
-                      size_t path_bytes)
-{
-    struct stat status;
-    const char *names[] = {name, other};
-    for (int i = 0; i < 2; i++) {
-        int n = snprintf(path, path_bytes, "%s/%s", folder, names[i]);
-        if (n > 0 && (size_t)n < path_bytes && stat(path, &status) == 0)
-            return true;
-    }
-    return false;
-}
+/* ---- opening --------------------------------------------------------------------------------- */
 
 enum snug_status hf_tokenizer_open(const char *path, struct tokenizer **tokenizer,
                                    struct snug_error *err)
 {
-    char file[PATH_MOST], merges[PATH_MOST];
+    char file[HF_PATH_MAX], merges[HF_PATH_MAX];
     struct stat status;
     *tokenizer = NULL;
     if (stat(path, &status) != 0)
         return snug_fail(err, SNUG_BAD_FILE, "%s: %s", path, strerror(errno));
     if (!S_ISDIR(status.st_mode))
         return open_json(path, tokenizer, err);
-    if (find_file(path, "tokenizer.json", "tokenizer.json", file, sizeof file))
+    if (hf_find_file(path, "tokenizer.json", "tokenizer.json", file, sizeof file))
         return open_json(file, tokenizer, err);
-    if (find_file(path, "vocab.json", "encoder.json", file, sizeof file) &&
-        find_file(path, "merges.txt", "vocab.bpe", merges, sizeof merges)) {
+    if (hf_find_file(path, "vocab.json", "encoder.json", file, sizeof file) &&
+        hf_find_file(path, "merges.txt", "vocab.bpe", merges, sizeof merges)) {
         struct reader r = {.err = err};
         enum snug_status result = read_gpt2(&r, file, merges);
         if (result == SNUG_OK)
@@ -529,85 +516,10 @@ enum snug_status hf_tokenizer_open(const char *path, struct tokenizer **tokenize
             tokenizer_free(r.t);
         return result;
     }
-    bool is_sentencepiece = find_file(path, "tokenizer.model", "spiece.model", file, sizeof file);
+    bool is_sentencepiece =
+        hf_find_file(path, "tokenizer.model", "spiece.model", file, sizeof file);
     return snug_fail(err, SNUG_BAD_FILE, "%s has no tokenizer.json%s", path,
                      is_sentencepiece ? ", only a tokenizer.model: save it once with transformers "
                                         "(AutoTokenizer.from_pretrained(...).save_pretrained(...))"
                                       : ", nor the two files of GPT-2 (vocab.json and merges.txt)");
-}
-
-bool hf_tokenizer_exists(const char *folder)
-{
-    char file[PATH_MOST];
-    return find_file(folder, "tokenizer.json", "tokenizer.json", file, sizeof file) ||
-           (find_file(folder, "vocab.json", "encoder.json", file, sizeof file) &&
-            find_file(folder, "merges.txt", "vocab.bpe", file, sizeof file));
-}
-
-enum snug_status hf_end_ids(const char *folder, int64_t ids[HF_END_IDS_MAX], int *n,
-                            struct snug_error *err)
-{
-    static const char *const files[] = {"generation_config.json", "config.json"};
-    *n = 0;
-    for (size_t i = 0; i < sizeof files / sizeof *files && *n == 0; i++) {
-        char path[PATH_MOST];
-        json_t *root;
-        if (!find_file(folder, files[i], files[i], path, sizeof path))
-            continue;
-        TRY(json_read_object(path, &root, err));
-        const json_t *value = json_object_get(root, "eos_token_id");
-        if (json_is_integer(value))
-            ids[(*n)++] = json_integer_value(value);
-        for (size_t k = 0; k < json_array_size(value) && *n < HF_END_IDS_MAX; k++)
-            ids[(*n)++] = json_integer_value(json_array_get(value, k));
-        json_decref(root);
-    }
-    return SNUG_OK;
-}
-
-/* ---- copying a tokenizer -------------------------------------------------------------------- */
-
-static enum snug_status copy_file(const char *from, const char *folder, const char *name,
-                                  struct snug_error *err)
-{
-    char target[PATH_MOST];
-    char *text;
-    size_t n;
-    int length = snprintf(target, sizeof target, "%s/%s", folder, name);
-    if (length < 0 || (size_t)length >= sizeof target)
-        return snug_fail(err, SNUG_IO_ERROR, "%s: the path is too long", folder);
-    TRY(file_read_all(from, FILE_MOST, &text, &n, err));
-    enum snug_status status = file_write_atomic(target, text, n, NULL, err);
-    free(text);
-    return status;
-}
-
-enum snug_status hf_tokenizer_copy(const char *from, const char *to, struct snug_error *err)
-{
-    static const struct {
-        const char *name, *as; /* as: the name that transformers knows */
-    } files[] = {{"tokenizer.json", NULL},
-                 {"vocab.json", NULL},
-                 {"merges.txt", NULL},
-                 {"encoder.json", "vocab.json"},
-                 {"vocab.bpe", "merges.txt"},
-                 {"tokenizer_config.json", NULL},
-                 {"special_tokens_map.json", NULL},
-                 {"added_tokens.json", NULL},
-                 {"chat_template.jinja", NULL},
-                 {"generation_config.json", NULL},
-                 {"tokenizer.model", NULL}};
-    struct stat of_from, of_to;
-    if (stat(from, &of_from) != 0 || stat(to, &of_to) != 0 ||
-        (of_from.st_dev == of_to.st_dev && of_from.st_ino == of_to.st_ino))
-        return SNUG_OK; /* the run goes on in its own folder */
-    if (!S_ISDIR(of_from.st_mode))
-        return copy_file(from, to, "tokenizer.json", err);
-    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-        const char *name = files[i].name, *as = files[i].as == NULL ? name : files[i].as;
-        char source[PATH_MOST];
-        if (find_file(from, name, name, source, sizeof source))
-            TRY(copy_file(source, to, as, err));
-    }
-    return SNUG_OK;
 }

@@ -39,7 +39,8 @@ static enum snug_status no_memory(struct snug_error *err)
     return snug_fail(err, SNUG_NO_MEMORY, "out of memory writing token shards");
 }
 
-/* FOLDER/train_000000.bin with a suffix, in one of two places: removing files must not need memory. */
+/* FOLDER/train_000000.bin with a suffix, in one of two places: removing files must not need memory.
+ * */
 static const char *path_of(struct shard_writer *w, int index, const char *suffix)
 {
     char *to = *suffix == '\0' ? w->name : w->part;

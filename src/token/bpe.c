@@ -111,7 +111,7 @@ static bool add_bytes(const struct bpe *bpe, struct token_ids *symbols, const ch
     return true;
 }
 
-/* As in tokenizers, an unknown character waits for the next one that has an id, and bytes pass it. */
+/* As in tokenizers, an unknown character waits for the next that has an id, and bytes pass it. */
 static bool begin_word(const struct bpe *bpe, struct token_ids *symbols, const char *word, size_t n)
 {
     bool is_waiting = false;

@@ -41,8 +41,8 @@ struct bpe_scratch { /* of a thread; all zeros at first */
 
 /* The later of two merges of a pair replaces the first.  false: out of memory. */
 bool bpe_add_merge(struct bpe *bpe, int32_t left, int32_t right, int32_t joined);
-/* After the last merge: counts symbols.  If an id can be made of different numbers of them, as in no file
- * that a trainer wrote, long words are merged as a whole.  false: out of memory. */
+/* After the last merge: counts symbols.  If an id can be made of different numbers of them, as in
+ * no file that a trainer wrote, long words are merged as a whole.  false: out of memory. */
 bool bpe_count_symbols(struct bpe *bpe);
 /* Appends the ids of a word of at most INT32_MAX / 2 bytes.  false: out of memory. */
 bool bpe_word(const struct bpe *bpe, struct bpe_scratch *scratch, const char *word, size_t n,

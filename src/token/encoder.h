@@ -19,8 +19,8 @@ enum snug_status encoder_new(const struct tokenizer *t, int threads, struct enco
                              struct snug_error *err);
 void encoder_free(struct encoder *encoder);
 
-/* The last place in text[0, n), after its start, where a text that goes on may be cut so that the parts
- * have the ids of the whole; 0: there is none. */
+/* The last place in text[0, n), after its start, where a text that goes on may be cut so that the
+ * parts have the ids of the whole; 0: there is none. */
 size_t encoder_cut(const struct encoder *encoder, const char *text, size_t n);
 
 /* Appends the ids of n texts; ends[i] is where those of text i end in `ids`.  Without `specials`,

@@ -1,6 +1,6 @@
 /*
- * shard_header.h -- the header of token shards in llm.c's layout, with the tokenizer in a place that
- * llm.c leaves empty.
+ * shard_header.h -- the header of token shards in llm.c's layout, with the tokenizer in a place
+ * that llm.c leaves empty.
  *
  *     | 0 magic | 1 version | 2 tokens | 3 our mark | 4, 5 identity of the tokenizer | ... 255 |
  *

@@ -177,8 +177,8 @@ enum snug_status tokenizer_add_piece(struct tokenizer *t, const char *where, int
     return added ? SNUG_OK : no_memory(err);
 }
 
-/* The id of a text of the file, or NO_TOKEN.  A text that is not in the alphabet is no word, though its
- * bytes may be those of one: "  " is not the piece of two spaces, U+0120 U+0120. */
+/* The id of a text of the file, or NO_TOKEN.  A text that is not in the alphabet is no word, though
+ * its bytes may be those of one: "  " is not the piece of two spaces, U+0120 U+0120. */
 static int32_t find(const struct tokenizer *t, const char *text, size_t n, char *spare)
 {
     size_t n_bytes;
@@ -335,7 +335,8 @@ static bool is_letter(char c)
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
-/* Is a letter the first or the last character of an added token, or does one care what is beside it? */
+/* Is a letter the first or the last character of an added token, or does one care what is beside
+ * it? */
 static bool forbids_cuts(const struct added_tokens *tokens)
 {
     for (int i = 0; i < tokens->n; i++) {

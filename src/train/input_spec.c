@@ -5,6 +5,7 @@
 #include "train/input_spec.h"
 
 #include "io/hf_tokenizer.h"
+#include "io/hf_tokenizer_folder.h"
 
 enum { SCANNED_TOKENS = 1 << 26 }; /* takes a fraction of a second */
 

@@ -3,7 +3,7 @@
  * config.json, plan.json, the adapter's config and metrics.jsonl.
  */
 #include "base/fd.h"
-#include "io/hf_tokenizer.h"
+#include "io/hf_tokenizer_folder.h"
 #include "checkpoint/checkpoint.h"
 #include "io/hf_config.h"
 #include "checkpoint/adapter.h"
