@@ -97,7 +97,7 @@ def main():
             composed += [(parts[0], parts[1], c)]
     composed = [number for triple in sorted(composed) for number in triple]
 
-    print("/*\n * unicode_tables.c -- properties of characters.  Written by tools/unicode_tables.py.\n *")
+    print("/*\n * unicode_tables.c -- properties of characters: long tables, written by tools/unicode_tables.py.\n *")
     print(" * They are those of the Unicode versions that Hugging Face's tokenizers has: unicode.h.\n */")
     print('#include "token/unicode.h"')
     print("\n/* Where a class begins: code point << 4 | class. */", end="")

@@ -267,8 +267,8 @@ static enum snug_status open_tokenizer(struct sampler *s, struct snug_error *err
 static enum snug_status find_end_ids(struct sampler *s, struct snug_error *err)
 {
     TRY(hf_end_ids(s->run, s->ends, &s->n_ends, err));
-    if (s->n_ends == 0 && tokenizer_end_of_text(s->tokenizer) != NO_TOKEN)
-        s->ends[s->n_ends++] = tokenizer_end_of_text(s->tokenizer);
+    if (s->n_ends == 0 && s->tokenizer->end_of_text != NO_TOKEN)
+        s->ends[s->n_ends++] = s->tokenizer->end_of_text;
     return SNUG_OK;
 }
 

@@ -151,7 +151,7 @@ static enum snug_status begin(struct job *job, const struct snug_tokenize_option
                                      .token_bytes = is_narrow ? 2 : 4,
                                      .tokenizer = job->tokenizer->identity};
     job->done.token_bits = 8 * spec.token_bytes;
-    job->done.end_id = tokenizer_end_of_text(job->tokenizer);
+    job->done.end_id = job->tokenizer->end_of_text;
     return shard_writer_open(&spec, &job->writer, err);
 }
 

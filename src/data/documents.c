@@ -107,7 +107,7 @@ enum snug_status documents_add(struct documents *d, const char *path, int64_t *n
     if (status == SNUG_OK)
         status = encode_file(d, fd, path, n_bytes, n_ids, err);
     if (status == SNUG_OK && n_bytes > 0)
-        status = take_one(d, tokenizer_end_of_text(d->tokenizer), n_ids, err);
+        status = take_one(d, d->tokenizer->end_of_text, n_ids, err);
     close(fd);
     return status;
 }

@@ -21,8 +21,6 @@
 
 enum { STAGES_MOST = 8, FILE_MOST = 1 << 28 };
 
-static const char metaspace[] = "\xE2\x96\x81";
-
 struct reader {
     const char *where; /* the file */
     struct tokenizer_spec spec;
@@ -105,9 +103,9 @@ static enum snug_status read_normalizer(struct reader *r, const json_t *root)
         if (is_type(stages[i], "NFC") && !r->spec.metaspace)
             r->spec.nfc = true;
         else if (is_type(stages[i], "Prepend") && !r->spec.nfc && r->spec.prefix == PREFIX_never &&
-                 strcmp(string_of(stages[i], "prepend"), metaspace) == 0)
+                 strcmp(string_of(stages[i], "prepend"), METASPACE) == 0)
             r->spec.prefix = PREFIX_in_any_case;
-        else if (is_replace(stages[i], " ", metaspace) && !r->spec.nfc)
+        else if (is_replace(stages[i], " ", METASPACE) && !r->spec.nfc)
             r->spec.metaspace = r->spec.metaspace_normalizes = true;
         else
             return refuse(r, "normalizer", string_of(stages[i], "type"));
@@ -140,7 +138,7 @@ static enum snug_status read_byte_level(struct reader *r, const json_t *stage, b
 static enum snug_status read_metaspace(struct reader *r, const json_t *stage)
 {
     const char *scheme = string_of(stage, "prepend_scheme");
-    if (strcmp(string_of(stage, "replacement"), metaspace) != 0)
+    if (strcmp(string_of(stage, "replacement"), METASPACE) != 0)
         return refuse(r, "pre_tokenizer", "Metaspace with another replacement");
     if (r->spec.metaspace || r->spec.nfc)
         return refuse(r, "pre_tokenizer", "Metaspace after a normalizer");
@@ -212,7 +210,7 @@ static enum snug_status read_decoder(struct reader *r, const json_t *root)
             fits = is_type(stage, "ByteLevel");
         } else if (is_type(stage, "Metaspace")) {
             const char *scheme = string_of(stage, "prepend_scheme");
-            fits = strcmp(string_of(stage, "replacement"), metaspace) == 0;
+            fits = strcmp(string_of(stage, "replacement"), METASPACE) == 0;
             r->spec.strips_space = scheme[0] == '\0' ? is_on(stage, "add_prefix_space", true)
                                                      : strcmp(scheme, "never") != 0;
         } else if (is_type(stage, "Strip")) {
@@ -221,7 +219,7 @@ static enum snug_status read_decoder(struct reader *r, const json_t *root)
                    json_integer_value(json_object_get(stage, "stop")) == 0;
             r->spec.strips_space = json_integer_value(json_object_get(stage, "start")) == 1;
         } else {
-            fits = is_replace(stage, metaspace, " ") || is_type(stage, "ByteFallback") ||
+            fits = is_replace(stage, METASPACE, " ") || is_type(stage, "ByteFallback") ||
                    is_type(stage, "Fuse");
         }
         if (!fits)

@@ -9,16 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/arena.h"
+
 bool added_tokens_add(struct added_tokens *tokens, const struct added_token *token)
 {
-    if (tokens->n == tokens->capacity) {
-        int larger = 2 * tokens->capacity + 16;
-        struct added_token *grown = realloc(tokens->data, (size_t)larger * sizeof *grown);
-        if (grown == NULL)
-            return false;
-        tokens->data = grown;
-        tokens->capacity = larger;
-    }
+    if (!array_grow((void **)&tokens->data, &tokens->capacity, tokens->n + 1, sizeof *token))
+        return false;
     struct added_token copy = *token;
     copy.content = malloc(token->n + 1);
     if (copy.content == NULL)

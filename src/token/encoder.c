@@ -15,11 +15,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/arena.h"
+#include "token/normalize.h"
 #include "token/word_cache.h"
 
 enum { JOB_BYTES = 1 << 17 };
-
-static const char metaspace[] = "\xE2\x96\x81";
 
 struct worker { /* of a thread */
     struct word_cache cache;
@@ -33,11 +33,12 @@ struct encoder {
     struct worker *workers;
 };
 
-/* A part of a text. */
+/* A part of a text: between cuts, and then between added tokens. */
 struct part {
     const char *text;
     size_t n;
-    bool begins_text; /* false: a cut is before it */
+    bool begins_text; /* nothing is before it */
+    bool begins;      /* nothing, or an added token, is before it; else a cut */
     bool is_followed; /* a cut is after it, so a letter follows */
     bool specials;
 };
@@ -76,97 +77,75 @@ static bool encode_words(const struct tokenizer *t, struct worker *w, const char
 
 /* ---- segments ------------------------------------------------------------------------------- */
 
-/* Copies the text with U+2581 for spaces, and one before it as the spec says. */
-static bool with_metaspaces(const struct tokenizer *t, const char *text, size_t n, bool begins_text,
-                            bool begins_segment, struct buffer *out)
+/* What is between two added tokens, or after the last. */
+static struct part between(const struct part *part, size_t begin, size_t end)
 {
-    bool has_one = n > 0 && (text[0] == ' ' || (n >= 3 && memcmp(text, metaspace, 3) == 0));
-    bool prefix = (t->spec.prefix == PREFIX_first && begins_text && !has_one) ||
-                  (t->spec.prefix == PREFIX_each && begins_segment && !has_one) ||
-                  (t->spec.prefix == PREFIX_in_any_case && begins_segment);
-    out->n = 0;
-    if (n > 0 && prefix && !buffer_add(out, metaspace, 3))
-        return false;
-    for (size_t at = 0; at < n;) {
-        const char *space = memchr(text + at, ' ', n - at);
-        size_t end = space == NULL ? n : (size_t)(space - text);
-        if (!buffer_add(out, text + at, end - at) ||
-            (space != NULL && !buffer_add(out, metaspace, 3)))
-            return false;
-        at = end + (space != NULL);
-    }
-    return true;
+    struct part piece = *part;
+    piece.text += begin;
+    piece.n = end > begin ? end - begin : 0; /* two tokens may share spaces */
+    piece.begins_text = part->begins_text && begin == 0;
+    piece.begins = part->begins || begin > 0;
+    return piece;
 }
 
-/* A text between added tokens. */
-static bool encode_between(const struct tokenizer *t, struct worker *w, const char *text, size_t n,
-                           bool begins_text, bool begins_segment, bool is_followed,
-                           struct token_ids *ids)
+/* A normalized text without added tokens. */
+static bool encode_plain(const struct tokenizer *t, struct worker *w, struct part part,
+                         struct token_ids *ids)
 {
     struct buffer *out = &w->prefixed;
+    out->n = 0;
     if (t->spec.metaspace && !t->spec.metaspace_normalizes) {
-        if (!with_metaspaces(t, text, n, begins_text, begins_segment, out))
+        if (!add_metaspaces(&t->spec, part.text, part.n, part.begins_text, part.begins, out))
             return false;
-        text = out->data, n = out->n;
-    } else if (t->spec.space_prefix && begins_segment && n > 0 && text[0] != ' ') {
-        out->n = 0;
-        if (!buffer_add(out, " ", 1) || !buffer_add(out, text, n))
+        part.text = out->data, part.n = out->n;
+    } else if (t->spec.space_prefix && part.begins && part.n > 0 && part.text[0] != ' ') {
+        if (!buffer_add(out, " ", 1) || !buffer_add(out, part.text, part.n))
             return false;
-        text = out->data, n = out->n;
+        part.text = out->data, part.n = out->n;
     }
-    return encode_words(t, w, text, n, is_followed, ids);
+    return encode_words(t, w, part.text, part.n, part.is_followed, ids);
 }
 
-static bool encode_segment(const struct tokenizer *t, struct worker *w, const char *text, size_t n,
-                           bool begins_text, bool begins_segment, const struct part *part,
-                           bool is_followed, struct token_ids *ids)
+/* A text between added tokens that are found before it is normalized. */
+static bool encode_segment(const struct tokenizer *t, struct worker *w, struct part part,
+                           struct token_ids *ids)
 {
     struct buffer *out = &w->normalized;
-    if (n == 0)
+    if (part.n == 0)
         return true;
-    if (t->spec.nfc && !unicode_is_nfc(t->unicode, text, n)) {
+    if (tokenizer_normalizes(t, part.text, part.n)) {
         out->n = 0;
-        if (!unicode_nfc(t->unicode, text, n, out))
+        if (!tokenizer_normalize(t, part.text, part.n, part.begins, out))
             return false;
-        text = out->data, n = out->n;
-    } else if (t->spec.metaspace && t->spec.metaspace_normalizes) {
-        if (!with_metaspaces(t, text, n, begins_text, begins_segment, out))
-            return false;
-        text = out->data, n = out->n;
+        part.text = out->data, part.n = out->n;
     }
-    size_t at = 0, n_between;
+    size_t at = 0;
     struct added_match match = {0};
-    while (added_tokens_find(&t->added_normalized, t->unicode, text, match.next, at, n,
-                             part->specials, &match)) {
-        n_between = match.begin > at ? match.begin - at : 0; /* two may share spaces */
-        if (!encode_between(t, w, text + at, n_between, begins_text && at == 0,
-                            begins_segment || at > 0, false, ids) ||
-            !token_ids_add(ids, match.id))
+    while (added_tokens_find(&t->added_normalized, t->unicode, part.text, match.next, at, part.n,
+                             part.specials, &match)) {
+        struct part plain = between(&part, at, match.begin);
+        plain.is_followed = false;
+        if (!encode_plain(t, w, plain, ids) || !token_ids_add(ids, match.id))
             return false;
         at = match.end;
     }
-    return encode_between(t, w, text + at, n - at, begins_text && at == 0, begins_segment || at > 0,
-                          is_followed, ids);
+    return encode_plain(t, w, between(&part, at, part.n), ids);
 }
 
 static bool encode_part(const struct tokenizer *t, struct worker *w, const struct part *part,
                         struct token_ids *ids)
 {
-    size_t at = 0, n_between;
+    size_t at = 0;
     struct added_match match = {0};
     while (added_tokens_find(&t->added, t->unicode, part->text, match.next, at, part->n,
                              part->specials, &match)) {
-        bool begins = at == 0 && part->begins_text;
-        n_between = match.begin > at ? match.begin - at : 0;
-        if (!encode_segment(t, w, part->text + at, n_between, begins, begins || at > 0, part, false,
-                            ids) ||
-            !token_ids_add(ids, match.id))
+        struct part segment = between(part, at, match.begin);
+        segment.is_followed = false;
+        if (!encode_segment(t, w, segment, ids) || !token_ids_add(ids, match.id))
             return false;
         at = match.end;
     }
-    bool begins = at == 0 && part->begins_text;
-    return encode_segment(t, w, part->text + at, part->n - at, begins, begins || at > 0, part,
-                          part->is_followed, ids);
+    return encode_segment(t, w, between(part, at, part->n), ids);
 }
 
 /* ---- jobs ----------------------------------------------------------------------------------- */
@@ -179,32 +158,21 @@ struct job {
 
 struct jobs {
     struct job *data;
-    size_t n, capacity;
+    int n, capacity;
 };
 
 static bool add_job(struct jobs *jobs, struct job job)
 {
-    if (jobs->n == jobs->capacity) {
-        size_t larger = 2 * jobs->capacity + 16;
-        struct job *grown = realloc(jobs->data, larger * sizeof *grown);
-        if (grown == NULL)
-            return false;
-        jobs->data = grown;
-        jobs->capacity = larger;
-    }
+    if (!array_grow((void **)&jobs->data, &jobs->capacity, jobs->n + 1, sizeof job))
+        return false;
     jobs->data[jobs->n++] = job;
     return true;
 }
 
-static bool is_letter(char c)
-{
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-}
-
 static bool is_cut(const struct tokenizer *t, const char *text, size_t at)
 {
-    return t->spec.metaspace ? text[at] == ' ' && is_letter(text[at - 1])
-                             : text[at - 1] == '\n' && is_letter(text[at]);
+    return t->spec.metaspace ? text[at] == ' ' && is_ascii_letter(text[at - 1])
+                             : text[at - 1] == '\n' && is_ascii_letter(text[at]);
 }
 
 /* The first place from `at` on where the text may be cut; its end if there is none. */
@@ -267,6 +235,7 @@ static bool run_job(const struct tokenizer *t, struct worker *w, struct job *job
         struct part part = {.text = text->data + begin,
                             .n = end - begin,
                             .begins_text = begin == 0 && !text->continues,
+                            .begins = begin == 0 && !text->continues,
                             .is_followed = end < text->n || text->goes_on,
                             .specials = specials};
         if (!encode_part(t, w, &part, &job->ids))
@@ -280,7 +249,7 @@ static bool run_job(const struct tokenizer *t, struct worker *w, struct job *job
 /* Appends the ids of all jobs in order. */
 static bool join_jobs(const struct jobs *jobs, struct token_ids *ids, size_t *ends)
 {
-    for (size_t k = 0; k < jobs->n; k++) {
+    for (int k = 0; k < jobs->n; k++) {
         const struct job *job = &jobs->data[k];
         if (!token_ids_reserve(ids, job->ids.n))
             return false;
@@ -304,14 +273,14 @@ enum snug_status encoder_encode(struct encoder *e, const struct token_text *text
                              texts[i].n);
     struct jobs jobs = {0};
     bool done = make_jobs(e->t, texts, n, &jobs);
-    long n_jobs = done ? (long)jobs.n : 0;
+    int n_jobs = done ? jobs.n : 0;
 #pragma omp parallel for schedule(dynamic) num_threads(e->threads) reduction(&& : done)
-    for (long k = 0; k < n_jobs; k++)
+    for (int k = 0; k < n_jobs; k++)
         done = run_job(e->t, &e->workers[omp_get_thread_num()], &jobs.data[k], texts, specials,
                        ends) &&
                done;
     done = done && join_jobs(&jobs, ids, ends);
-    for (size_t k = 0; k < jobs.n; k++)
+    for (int k = 0; k < jobs.n; k++)
         free(jobs.data[k].ids.data);
     free(jobs.data);
     return done ? SNUG_OK : snug_fail(err, SNUG_NO_MEMORY, "out of memory while encoding text");

@@ -156,13 +156,12 @@ static size_t llama3_word(const struct view *v, int n_numbers)
 /* Up to the next U+2581; with `runs`, to the next one after another character. */
 static size_t metaspace_word(const struct view *v, bool runs)
 {
-    static const char metaspace[] = "\xE2\x96\x81";
     size_t at = 0;
-    while (runs && v->n - at >= 3 && memcmp(v->text + at, metaspace, 3) == 0)
+    while (runs && v->n - at >= 3 && memcmp(v->text + at, METASPACE, 3) == 0)
         at += 3;
     const char *end = v->text + v->n, *found = v->text + (at > 0 ? at : 1);
-    while (found < end && (found = memchr(found, metaspace[0], (size_t)(end - found))) != NULL) {
-        if (end - found >= 3 && memcmp(found, metaspace, 3) == 0)
+    while (found < end && (found = memchr(found, METASPACE[0], (size_t)(end - found))) != NULL) {
+        if (end - found >= 3 && memcmp(found, METASPACE, 3) == 0)
             return (size_t)(found - v->text);
         found++;
     }

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char metaspace[] = "\xE2\x96\x81";
+#include "token/normalize.h"
 
 static enum snug_status no_memory(struct snug_error *err)
 {
@@ -115,11 +115,6 @@ static const struct added_token *find_added(const struct tokenizer *t, const cha
             if (strcmp(lists[i]->data[k].content, content) == 0)
                 return &lists[i]->data[k];
     return NULL;
-}
-
-int32_t tokenizer_end_of_text(const struct tokenizer *t)
-{
-    return t->end_of_text;
 }
 
 static int32_t find_end_of_text(const struct tokenizer *t)
@@ -321,18 +316,13 @@ static bool merges_across_spaces(const struct tokenizer *t)
         const char *piece =
             merge->left == NO_TOKEN ? NULL : vocabulary_piece(&t->vocabulary, merge->joined, &n);
         size_t at = 0;
-        while (piece != NULL && at + 3 <= n && memcmp(piece + at, metaspace, 3) == 0)
+        while (piece != NULL && at + 3 <= n && memcmp(piece + at, METASPACE, 3) == 0)
             at += 3;
         for (; piece != NULL && at + 3 <= n; at++)
-            if (memcmp(piece + at, metaspace, 3) == 0)
+            if (memcmp(piece + at, METASPACE, 3) == 0)
                 return true;
     }
     return false;
-}
-
-static bool is_letter(char c)
-{
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
 /* Is a letter the first or the last character of an added token, or does one care what is beside
@@ -342,7 +332,7 @@ static bool forbids_cuts(const struct added_tokens *tokens)
     for (int i = 0; i < tokens->n; i++) {
         const struct added_token *token = &tokens->data[i];
         if (token->lstrip || token->rstrip || token->single_word ||
-            is_letter(token->content[token->n - 1]) || is_letter(token->content[0]) ||
+            is_ascii_letter(token->content[token->n - 1]) || is_ascii_letter(token->content[0]) ||
             memchr(token->content, '\n', token->n) != NULL ||
             memchr(token->content, ' ', token->n) != NULL)
             return true;
@@ -356,16 +346,7 @@ static bool normalize_added(struct tokenizer *t)
     for (int i = 0; i < t->added_normalized.n; i++) {
         struct added_token *token = &t->added_normalized.data[i];
         struct buffer text = {0};
-        bool done = true;
-        if (t->spec.nfc)
-            done = unicode_nfc(t->unicode, token->content, token->n, &text);
-        else if (t->spec.metaspace_normalizes && t->spec.prefix == PREFIX_in_any_case)
-            done = buffer_add(&text, metaspace, 3);
-        for (size_t k = 0; k < token->n && done && !t->spec.nfc; k++) {
-            bool is_space = t->spec.metaspace_normalizes && token->content[k] == ' ';
-            done = is_space ? buffer_add(&text, metaspace, 3)
-                            : buffer_add(&text, token->content + k, 1);
-        }
+        bool done = tokenizer_normalize(t, token->content, token->n, true, &text);
         size_t n = text.n;
         if (!done || !buffer_add(&text, "", 1)) {
             free(text.data);
@@ -398,7 +379,7 @@ enum snug_status tokenizer_finish(struct tokenizer *t, struct snug_error *err)
     if (!bpe_count_symbols(&t->bpe))
         return no_memory(err);
     if (t->spec.metaspace && t->spec.split == SPLIT_none &&
-        vocabulary_find(&t->vocabulary, metaspace, 3) != NO_TOKEN && !t->spec.ignore_merges &&
+        vocabulary_find(&t->vocabulary, METASPACE, 3) != NO_TOKEN && !t->spec.ignore_merges &&
         keeps_all_characters(t) && !merges_across_spaces(t))
         t->spec.split = SPLIT_spaces;
     t->can_cut = t->spec.split != SPLIT_none && !t->spec.space_prefix && !forbids_cuts(&t->added) &&
@@ -425,7 +406,7 @@ static bool add_piece(const struct tokenizer *t, int32_t id, const char *piece, 
     if (!t->spec.metaspace)
         return buffer_add(text, piece, n);
     for (size_t at = 0; at < n;) {
-        bool is_space = n - at >= 3 && memcmp(piece + at, metaspace, 3) == 0;
+        bool is_space = n - at >= 3 && memcmp(piece + at, METASPACE, 3) == 0;
         if (!buffer_add(text, is_space ? " " : piece + at, 1))
             return false;
         at += is_space ? 3 : 1;

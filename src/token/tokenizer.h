@@ -45,7 +45,7 @@ struct tokenizer {
     int16_t *byte_of;      /* see bpe.h */
     bool can_cut;          /* see encoder.c */
     int32_t begin_of_text; /* what the file puts before a text, or NO_TOKEN */
-    int32_t end_of_text;   /* see tokenizer_end_of_text */
+    int32_t end_of_text;   /* the special token that ends a text, by its usual names, or NO_TOKEN */
     uint64_t identity;     /* a hash of all that decides ids */
 };
 
@@ -69,8 +69,6 @@ void tokenizer_free(struct tokenizer *t);
 /* The special token that the file puts before each text: ids of texts do not have it. */
 enum snug_status tokenizer_set_begin(struct tokenizer *t, const char *where, const char *content,
                                      struct snug_error *err);
-/* The special token that ends a document, by its usual names, or NO_TOKEN. */
-int32_t tokenizer_end_of_text(const struct tokenizer *t);
 /* The largest id + 1. */
 int32_t tokenizer_size(const struct tokenizer *t);
 

@@ -14,6 +14,13 @@
 
 #include "token/buffer.h"
 
+#define METASPACE "\xE2\x96\x81" /* U+2581, which stands for a space in SentencePiece's files */
+
+static inline bool is_ascii_letter(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
 enum unicode_class {
     UNICODE_OTHER,
     UNICODE_LETTER,  /* \p{L} */

@@ -1,5 +1,5 @@
 /*
- * unicode_tables.c -- properties of characters.  Written by tools/unicode_tables.py.
+ * unicode_tables.c -- properties of characters: long tables, written by tools/unicode_tables.py.
  *
  * They are those of the Unicode versions that Hugging Face's tokenizers has: unicode.h.
  */

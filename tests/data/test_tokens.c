@@ -1,6 +1,7 @@
 /*
  * test_tokens.c -- random data, text and token shards: the contents of a sample, the position of
  * the splits, an order that depends only on seed and position, and the messages of refused files.
+ * It is long because the refused files are many.
  */
 #include <setjmp.h>
 #include <stdarg.h>
